@@ -15,7 +15,7 @@ import pytest
 import pytest_randomly
 from sqlalchemy import Engine, inspect
 
-from astraflow.runtime import migration
+from astraflow.runtime import database as runtime_database
 
 
 def seed_cheaply() -> None:
@@ -42,7 +42,7 @@ def copied_databases() -> Iterator[None]:
 
     All other databases are migrated: PostgreSQL, and those with tables.
     """
-    migrate = migration.migrate
+    migrate = runtime_database.migrate
     templates: dict[Path, sqlite3.Connection] = {}
 
     def migrate_or_copy(engine: Engine, migrations: Path) -> None:
@@ -60,7 +60,7 @@ def copied_databases() -> Iterator[None]:
             templates[migrations].backup(target)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(migration, "migrate", migrate_or_copy)
+        patch.setattr(runtime_database, "migrate", migrate_or_copy)
         yield
     for template in templates.values():
         template.close()

@@ -16,7 +16,6 @@ from astraflow.runtime import logs
 from astraflow.runtime.service import run_process
 from web.accounts.login_links import address_of, write_link
 from web.database.db import DATABASE_URL_VARIABLE
-from web.database.migration_process import migrate_in_process
 from web.process_settings import Settings
 from web.service import serve
 
@@ -26,9 +25,8 @@ PROVIDER_SECRET = "ASTRAFLOW_OIDC_SECRET"  # noqa: S105 (the variable's name, no
 
 GC_THRESHOLDS = (10_000, 5, 80)
 """Thresholds of the garbage collector. Reports of thousands of nodes are many objects without cycles: collecting as
-often as usual takes as long as reading them. Closed pages and sockets are cycles, though: waiting for 50,000 objects
-retains 4 MB of them. Requests wait for a collection: that of the second generation takes 12 ms every 50,000 objects,
-and took 55 ms every 200,000 on a loaded machine."""
+often as usual takes as long as reading them. Requests wait for a collection: that of the second generation takes 12 ms
+every 50,000 objects, and took 55 ms every 200,000 on a loaded machine."""
 
 THREAD_SWITCH_S = 0.0005
 """Longest time for which a thread waits for the interpreter while another one computes. A request reads the database in
@@ -47,7 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     async def run(stop: asyncio.Event) -> None:
         settings = _settings(options)
-        await asyncio.to_thread(migrate_in_process, settings.directory, settings.database)
         await serve(settings, stop=stop, on_ready=lambda link: _print_ready(settings.directory, link))
 
     return run_process(run, has_large_messages=False)

@@ -22,9 +22,9 @@ from astraflow.contract.errors import (
     UnknownNode,
     UnknownPolicy,
 )
-from astraflow.runtime.imports import hidden_module
 from astraflow.runtime.logs import get_logger
 from web.accounts.viewer import Viewer
+from web.api_docs import routes as api_docs
 from web.launcher.launcher import UnknownRun
 from web.live.followed_run import FollowedRun
 from web.middleware.middleware import SecurityMiddleware, is_for_programs
@@ -32,16 +32,13 @@ from web.middleware.problem_reports import REQUEST_HEADER, problem_report, reque
 from web.middleware.rate_limits import RateLimiter
 from web.middleware.request_resources import RequestResources
 from web.requests.dependencies import ProcessParts, get_followed_run
+from web.routers import API_ROUTERS, PAGE_ROUTERS
 from web.security.audit_log import AuditedCommand
 from web.security.path_prefix import PathPrefixMiddleware
 from web.security.problems import CODE_HEADER, FieldProblem, problem_response
 from web.security.request_bodies import READ_METHODS
 from web.security.resources import Resource
 from web.security.roles import LOGIN_ONLY, Permission, RoutePermissions, least_role_with
-
-with hidden_module("pydantic.v1"):  # FastAPI would import it for each route, to refuse its models: 1.6 MB
-    from web.api_docs import routes as api_docs
-    from web.routers import API_ROUTERS, PAGE_ROUTERS
 
 ROUTERS = (*PAGE_ROUTERS, *API_ROUTERS, api_docs.router)
 
@@ -80,7 +77,6 @@ _TITLES = {
 
 def create_app(parts: ProcessParts) -> ASGIApp:
     """Builds the ASGI application. Every answer gets the headers of the security middleware."""
-    # The routes themselves: including a router would copy each of its routes.
     routes = [route for router in ROUTERS for route in router.routes]
     app = FastAPI(title="AstraFlow", routes=routes, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.parts = parts
@@ -136,7 +132,7 @@ async def _on_bad_request(request: Request, problem: Exception) -> Response:
     return _error(
         request,
         422,
-        "; ".join(f"{problem_of_field.field}: {problem_of_field.message}" for problem_of_field in fields),
+        "; ".join(f"{field.field}: {field.message}" for field in fields),
         fields=fields,
     )
 

@@ -28,8 +28,6 @@ from web.runs import api as runs_api
 from web.runs import chart_routes as run_charts
 from web.runs import reports_api
 from web.runs import routes as runs
-from web.saved_views import api as saved_views_api
-from web.saved_views import routes as saved_views
 from web.search import routes as search
 from web.settings import credentials_api, grant_routes, grants_api, providers_api, users_api
 from web.settings import routes as settings
@@ -41,7 +39,7 @@ from web.weights import routes as weights
 
 _RUN_PAGES = (launches, comparison, runs, run_charts, trajectories)
 _FLEET_PAGES = (pool_charts, pools, nodes, dataflow, weights, decisions, maintainer, flow_routes)
-_OTHER_PAGES = (overview_charts, audit, settings, grant_routes, kill_switch_routes, saved_views, search, login)
+_OTHER_PAGES = (overview_charts, audit, settings, grant_routes, kill_switch_routes, search, login)
 _PAGES = (service_routes, overview, events, *_RUN_PAGES, *_FLEET_PAGES, *_OTHER_PAGES)
 
 _FLEET_ENDPOINTS = (pools_api, providers_api, nodes_api, dataflow_api, decisions_api, maintainer_api)
@@ -54,7 +52,7 @@ _RUN_ENDPOINTS = (
     sessions_api,
     launches_api,
 )
-_ACCOUNT_ENDPOINTS = (grants_api, users_api, credentials_api, saved_views_api, audit_api)
+_ACCOUNT_ENDPOINTS = (grants_api, users_api, credentials_api, audit_api)
 
 PAGE_ROUTERS = tuple(module.router for module in _PAGES)
 API_ROUTERS = tuple(module.router for module in (*_FLEET_ENDPOINTS, *_RUN_ENDPOINTS, *_ACCOUNT_ENDPOINTS))

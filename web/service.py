@@ -9,11 +9,8 @@ from astraflow.runtime.config.toml import read_toml
 from astraflow.runtime.folders.run_folders import RunFolder, active_runs
 from astraflow.runtime.http.server import listening, serving_http, url_of
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.memory import release_free_memory
-from astraflow.runtime.retries import periodic
 from web.accounts.accounts import open_accounts
 from web.accounts.openid_provider import PROVIDER_PATH, OpenIdConfig, OpenIdProvider
-from web.accounts.saved_views import SavedViews
 from web.app import ROUTERS, create_app
 from web.components.rendering import compile_templates
 from web.database.db import open_database
@@ -31,10 +28,6 @@ log = get_logger()
 
 SHUTDOWN_TIMEOUT_S = 1
 """Time for requests in flight when the process stops, seconds; sockets are closed at once."""
-
-MEMORY_RELEASE_INTERVAL_S = 30.0
-"""Interval at which free memory is returned to the system: fetched history, templates and large node tables fragment
-it."""
 
 
 async def serve(
@@ -74,7 +67,6 @@ async def serve(
                     ),
                     launcher=launcher,
                     cache=ProcessCache(),
-                    views=SavedViews(database, clock=clock, audit_log=audit_log),
                     followed=FollowedRuns(first_run, database=database, clock=clock, find_folders=find_folders),
                 )
                 await _run(parts, listener, stop, on_ready)
@@ -86,10 +78,8 @@ async def _run(
     parts: ProcessParts, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]
 ) -> None:
     async with asyncio.TaskGroup() as tasks:
-        memory_release = periodic(_release_memory, every_s=MEMORY_RELEASE_INTERVAL_S, clock=parts.clock)
         background_tasks = [
-            tasks.create_task(work)
-            for work in (parts.followed.run(), parts.retention.run(), parts.audit_log.run(), memory_release)
+            tasks.create_task(work) for work in (parts.followed.run(), parts.retention.run(), parts.audit_log.run())
         ]
         async with serving_http(
             create_app(parts),
@@ -109,10 +99,6 @@ async def _run(
             parts.followed.close()
         for task in background_tasks:
             task.cancel()
-
-
-async def _release_memory() -> None:
-    await asyncio.to_thread(release_free_memory)
 
 
 def _no_run_folders() -> list[RunFolder]:

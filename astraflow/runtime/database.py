@@ -29,6 +29,9 @@ LOCK_TIMEOUT_S = 5.0
 _READ_ONLY_SQL_TRANSACTION = "25006"
 """State of an error of PostgreSQL: the server is a standby, or was made read-only."""
 
+_MIGRATION_LOCK = 0x617374726166
+"""Arbitrary, but unique to AstraFlow."""
+
 _REVISIONS = "alembic_version"
 """Alembic's table, whose single row has the revision of the database."""
 
@@ -101,8 +104,6 @@ def open_database(url: str, *, migrations: Path, repair_hint: str, is_synced: bo
                 code="database.later_release",
             )
         if revision != newest:
-            from astraflow.runtime.migration import migrate  # Alembic takes 8 MB, loaded only to migrate
-
             migrate(engine, migrations)
     except DBAPIError as problem:
         engine.dispose()
@@ -113,20 +114,24 @@ def open_database(url: str, *, migrations: Path, repair_hint: str, is_synced: bo
     return engine
 
 
-def is_current(url: str, *, migrations: Path, repair_hint: str) -> bool:
-    """Returns whether the database at `url` has the tables of this release. Raises: as `open_database`."""
-    engine = _engine(url, repair_hint=repair_hint, is_synced=False)
-    try:
-        return _revision(engine) == newest_revision(migrations)
-    except DBAPIError as problem:
-        raise _open_error(engine, problem, repair_hint) from None
-    finally:
-        engine.dispose()
-
-
 def newest_revision(migrations: Path) -> str:
     """Returns the newest revision in a folder; the names of its files begin with ascending revisions."""
     return max(path.stem.partition("_")[0] for path in (migrations / "versions").glob("[0-9]*.py"))
+
+
+def migrate(engine: Engine, migrations: Path) -> None:
+    """Runs the missing migrations of a folder, whose `env.py` takes its connection from the attributes."""
+    from alembic import command  # takes 8 MB and 0.2 s, needed once for each release
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(migrations))
+    with engine.connect() as connection:
+        if engine.dialect.name == "postgresql":  # one process migrates, the others wait for it; SQLite locks anyway
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+        connection.commit()
 
 
 def _revision(engine: Engine) -> str | None:

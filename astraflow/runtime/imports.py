@@ -1,10 +1,8 @@
-"""Packages that only some installations have, and control over imported modules."""
+"""Packages that only some installations have."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 
@@ -34,20 +32,3 @@ def require_package(module: str, *, extra: str, to: str) -> None:
     with needs_extra(extra, to=to):
         if find_spec(module) is None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-
-
-@contextmanager
-def hidden_module(name: str) -> Iterator[None]:
-    """Hides a module from imports inside the block, so that libraries do without it where they can.
-
-    For libraries that import an optional dependency although this process never uses the feature. The module is
-    restored after the block.
-    """
-    modules: dict[str, Any] = sys.modules
-    previous = {name: modules[name]} if name in modules else {}
-    modules[name] = None  # makes Python treat the module as missing
-    try:
-        yield
-    finally:
-        del modules[name]
-        modules |= previous

@@ -5,10 +5,7 @@ import logging
 import sys
 from typing import Any, TextIO, cast
 
-from astraflow.runtime.imports import hidden_module
-
-with hidden_module("rich"):  # structlog would import it for tracebacks: 4 MB and 80 modules in each process
-    import structlog
+import structlog
 
 _SECRET_KEYS = ("token", "secret", "password", "authorization", "api_key")
 

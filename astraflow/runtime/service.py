@@ -23,7 +23,7 @@ from astraflow.contract.errors import (
 )
 from astraflow.runtime.folders.compile_caches import use_private_caches
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.memory import minimize_memory_use, prepare_for_large_messages
+from astraflow.runtime.memory import prepare_for_large_messages
 
 log = get_logger()
 
@@ -104,7 +104,7 @@ def run_process(
 
     Files that it creates are readable by their owner only, and code that libraries compile is kept where no other user
     can write (`use_private_caches`). has_large_messages: the process receives tensors or many
-    rollouts and retains memory for reuse; otherwise it retains little. may_complete: exit code 0 means complete, so
+    rollouts and retains memory for reuse. may_complete: exit code 0 means complete, so
     that a supervisor does not restart it; a signal before that gives 128 plus its number, as in a shell.
 
     An `AstraFlowError` ends the process with `print_error` and the exit code of `exit_code`.
@@ -115,8 +115,6 @@ def run_process(
     use_private_caches()
     if has_large_messages:
         prepare_for_large_messages()
-    else:
-        minimize_memory_use()
     try:
         uvloop.run(_with_stop(main, signals))
     except* AstraFlowError as problems:

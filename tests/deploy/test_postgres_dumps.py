@@ -34,7 +34,7 @@ FIRST = {
         "values (1, 7.5, 'launch_failed', 'eu', 'ada', 'rule', 'boot', '', '')",
     ),
 }
-"""Migrations of each database, and a row in the tables of the first revision."""
+"""Migrations of each database, and a row in the tables of their first revision."""
 
 
 def documented() -> tuple[str, str]:
@@ -53,7 +53,7 @@ def fill(url: URL, name: str) -> None:
     config.set_main_option("script_location", str(ROOT / migrations))
     with engine.begin() as connection:
         config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
+        command.upgrade(config, "0001" if name == "fleet" else "head")
         connection.execute(text(row))
     engine.dispose()
 

@@ -57,7 +57,6 @@ STARTS = {
     "astraflow/raas/engines/server/installation/host.py": "nvidia-smi",
     "astraflow/trainer/ranks/launch.py": "ranks of the same trainer",
     "maintainer/fleet/providers/slurm/provider.py": "clients of Slurm; jobs get the named variables",
-    "web/database/migration_process.py": "the same command line",
     "web/launcher/cli_process.py": "the same command line, without the tokens of the page",
     "web/launcher/launcher.py": "runs of the same user, without the tokens of the page",
 }

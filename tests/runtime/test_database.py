@@ -19,7 +19,7 @@ from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.runtime.database import Database, open_database
 from tests.errors import raises_code
 from web.database import db
-from web.database.tables import Preference, SavedView
+from web.database.tables import Preference, RunRecord
 
 pytestmark = pytest.mark.anyio
 
@@ -225,7 +225,7 @@ async def test_a_value_that_no_database_stores_is_invalid_input(value: object, t
 @pytest.mark.parametrize("value", [2**31, "a\0b", "\ud800"])
 async def test_a_value_that_postgresql_does_not_store_is_invalid_input(value: object, empty_postgres: str) -> None:
     database = Database(open_database(empty_postgres, migrations=MIGRATIONS, repair_hint=""))
-    table = SavedView.__table__ if isinstance(value, int) else Preference.__table__  # type: ignore[attr-defined] # SQLModel
+    table = RunRecord.__table__ if isinstance(value, int) else Preference.__table__  # type: ignore[attr-defined] # SQLModel
     column = table.c.id if isinstance(value, int) else table.c.name
     with raises_code(InvalidInput, "database.invalid_value"):
         await database.read(lambda session: session.execute(select(column).where(column == value)).all())

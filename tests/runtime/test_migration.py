@@ -1,11 +1,12 @@
-"""Detection of an up-to-date database schema without Alembic."""
+"""Migrations of a database when it is opened."""
 
 from pathlib import Path
 
 import pytest
+from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from astraflow.runtime.database import is_current, newest_revision, open_database
+from astraflow.runtime.database import newest_revision, open_database
 from maintainer.fleet.ledger import ledger
 from web.database import db
 
@@ -19,7 +20,7 @@ def test_the_newest_revision_is_the_head_of_the_migrations(migrations: Path) -> 
 
 @pytest.mark.parametrize("migrations", FOLDERS)
 def test_opening_a_database_migrates_it(tmp_path: Path, migrations: Path) -> None:
-    url = f"sqlite:///{tmp_path}/a.sqlite"
-    assert not is_current(url, migrations=migrations, repair_hint="")
-    open_database(url, migrations=migrations, repair_hint="").dispose()
-    assert is_current(url, migrations=migrations, repair_hint="")
+    engine = open_database(f"sqlite:///{tmp_path}/a.sqlite", migrations=migrations, repair_hint="")
+    with engine.connect() as connection:
+        assert MigrationContext.configure(connection).get_current_revision() == newest_revision(migrations)
+    engine.dispose()

@@ -169,12 +169,11 @@ async def served_site(
 
 
 async def _make(admin: httpx.AsyncClient, text: str) -> dict[str, dict[str, str]]:
-    """Creates a user, token, grant, view, drain, override, fault, provider test and plan; returns values by path."""
+    """Creates a user, token, grant, drain, override, fault, provider test and plan; returns values by path."""
     await admin.post("/settings/users", data={"name": "bob", "role": "operator"})
     await admin.post("/settings/tokens", data={"name": text, "scope": "viewer", "days": "9"})
     grant = {"holder": "2", "role": "operator", "resource": text, "pool": "eu"}
     assert (await admin.post("/settings/grants", data=grant)).status_code == 303
-    await admin.post("/views", data={"name": text, "address": "/nodes"})
     await admin.post("/nodes/n1/drain", data={"reason": text})
     await admin.post("/pools/eu/override", data={"minutes": "30", "reason": text, "key": "walk-hold"})
     lost = await admin.post("/pools/eu/inject-fault", data={"percent": "30", "reason": text, "key": "walk-lose"})

@@ -49,13 +49,6 @@ def open_database(directory: Path, url: str = "") -> Database:
     )
 
 
-def is_current(directory: Path, url: str = "") -> bool:
-    """True if the database exists with current tables. Raises: InvalidInput as `open_database`."""
-    if not url and not (directory / DATABASE).exists():
-        return False
-    return database.is_current(_url(directory, url), migrations=MIGRATIONS, repair_hint=_REPAIR_HINT)
-
-
 def _url(directory: Path, url: str) -> str:
     return url or f"sqlite:///{directory / DATABASE}"
 

@@ -163,22 +163,6 @@ class Preference(SQLModel, table=True):
     value: str
 
 
-class SavedView(SQLModel, table=True):
-    """Saved view: the address of a page under a name of the user."""
-
-    __tablename__ = "saved_views"
-    __table_args__ = (UniqueConstraint("user_id", "name"),)
-
-    id: int | None = Field(default=None, primary_key=True)
-    user_id: int = Field(foreign_key="users.id", index=True)
-    name: str
-    """Name that the user gave."""
-    address: str
-    """Path and query."""
-    created_at: float
-    """Unix seconds."""
-
-
 class RunRecord(SQLModel, table=True):
     """Recorded run with its last known state."""
 

@@ -1,6 +1,5 @@
 """Writes samples, aggregates them, and prunes rows beyond their retention."""
 
-import sys
 from collections.abc import Mapping, Sequence, Set
 from operator import itemgetter
 from typing import Any
@@ -24,11 +23,7 @@ def series_ids(session: Session, run_id: int) -> SeriesIds:
     """All series of a run."""
     columns = (col(SeriesName.subject), col(SeriesName.value), col(SeriesName.id))
     rows = session.execute(select(*columns).where(col(SeriesName.run_id) == run_id))
-    return {
-        (sys.intern(subject), sys.intern(value)): series_id
-        for subject, value, series_id in rows
-        if series_id is not None
-    }
+    return {(subject, value): series_id for subject, value, series_id in rows if series_id is not None}
 
 
 def add(session: Session, run_id: int, samples: Sequence[Sample], *, names: Mapping[tuple[str, str], int]) -> SeriesIds:

@@ -16,7 +16,6 @@ from astraflow.contract.errors import Conflict, Unavailable
 from astraflow.contract.reports.report import Report
 from astraflow.runtime.clock import Clock
 from web.accounts.accounts import Accounts
-from web.accounts.saved_views import SavedViews
 from web.accounts.viewer import Viewer
 from web.components.live_texts import LiveText
 from web.components.rendering import PageRenderer
@@ -57,7 +56,6 @@ class ProcessParts:
     catalogue: Catalogue
     launcher: Launcher
     cache: ProcessCache
-    views: SavedViews
     followed: FollowedRuns
 
 
@@ -122,7 +120,6 @@ AccountsDep = Annotated[Accounts, _of_process("accounts")]
 RetentionDep = Annotated[Retention, _of_process("retention")]
 LauncherDep = Annotated[Launcher, _of_process("launcher")]
 FollowedRunsDep = Annotated[FollowedRuns, _of_process("followed")]
-ViewsDep = Annotated[SavedViews, _of_process("views")]
 
 RunNameDep = Annotated[str, _of_run("name")]
 """Name of the run, on which roles are granted; empty before it is known."""

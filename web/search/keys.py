@@ -25,7 +25,6 @@ GENERAL = (
     Key(keys="]", action="Longer time range"),
     Key(keys="t", action="Next theme: system, light, dark"),
     Key(keys="e", action="Export this view"),
-    Key(keys="v", action="Saved views"),
     Key(keys="a", action="Approve the waiting proposal; asks first"),
 )
 

@@ -1,4 +1,4 @@
-"""Command palette and search page: every page, view, action, pool, run and node by name."""
+"""Command palette and search page: every page, action, pool, run and node by name."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from web.accounts.viewer import Viewer
 from web.components import formats
 from web.components.layout import NAVIGATION
 from web.components.live_texts import visible_nodes
-from web.database.tables import RunRecord, SavedView
+from web.database.tables import RunRecord
 from web.security.roles import Permission
 
 MAX_NODES = 500
@@ -33,9 +33,7 @@ class PaletteEntry:
     """`data-key` of a control that is pressed instead of following the link, on pages that have it."""
 
 
-def entries(
-    viewer: Viewer, report: Report | None, runs: Sequence[RunRecord], views: Sequence[SavedView], *, has_fleet: bool
-) -> list[PaletteEntry]:
+def entries(viewer: Viewer, report: Report | None, runs: Sequence[RunRecord], *, has_fleet: bool) -> list[PaletteEntry]:
     """Returns everything that the viewer's role may see and do, pages first, nodes last."""
     return [
         *(
@@ -43,7 +41,6 @@ def entries(
             for item in NAVIGATION
             if viewer.may(item.required_permission)
         ),
-        *(PaletteEntry(group="View", label=view.name, href=view.address, hint=view.address) for view in views),
         *(_actions(viewer, report, has_fleet=has_fleet)),
         *(_pools(report)),
         *(PaletteEntry(group="Run", label=run.name, href=f"/runs/{run.id}", hint=run.recipe) for run in runs),
@@ -86,7 +83,6 @@ def _actions(viewer: Viewer, report: Report | None, *, has_fleet: bool) -> list[
     actions = [
         PaletteEntry(group="Action", label="Live or paused", href="", keys="l", press="l"),
         PaletteEntry(group="Action", label="Export this view", href="", keys="e", press="e"),
-        PaletteEntry(group="Action", label="Saved views", href="/views", keys="v", press="v"),
         PaletteEntry(group="Action", label="Next theme", href="/settings", keys="t", press="t"),
         PaletteEntry(group="Action", label="Keys", href="/keys", keys="?", press="?"),
     ]

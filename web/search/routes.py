@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from web.database import run_records
-from web.requests.dependencies import DatabaseDep, FleetDep, PagesDep, RecorderDep, StateDep, ViewerDep, ViewsDep
+from web.requests.dependencies import DatabaseDep, FleetDep, PagesDep, RecorderDep, StateDep, ViewerDep
 from web.search.keys import GENERAL, ROWS, page_keys
 from web.search.palette import MAX_MATCHES, PaletteEntry, entries, initial_entries, matching_entries
 from web.security.roles import Permission, needs
@@ -19,11 +19,9 @@ MENU_RUNS = 8
 Words = Annotated[str, Query(max_length=200)]
 
 
-async def _entries(
-    state: StateDep, fleet: FleetDep, database: DatabaseDep, views: ViewsDep, viewer: ViewerDep
-) -> list[PaletteEntry]:
-    runs, saved = await database.read(run_records.runs), await views.of(viewer.user_id)
-    return entries(viewer, state.report, runs, saved, has_fleet=fleet.client is not None)
+async def _entries(state: StateDep, fleet: FleetDep, database: DatabaseDep, viewer: ViewerDep) -> list[PaletteEntry]:
+    runs = await database.read(run_records.runs)
+    return entries(viewer, state.report, runs, has_fleet=fleet.client is not None)
 
 
 EntriesDep = Annotated[list[PaletteEntry], Depends(_entries)]

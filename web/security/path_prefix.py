@@ -1,6 +1,6 @@
 """Path below which browsers reach the page, if a reverse proxy serves it at `https://HOST/PREFIX/`.
 
-Inside the process every path is one of the application: routes, redirects, saved views, the field `next`. The prefix is
+Inside the process every path is one of the application: routes, redirects, the field `next`. The prefix is
 removed from a request here, whether the proxy has removed it or not, and is added where an address leaves the process:
 in headers here, in pages by `PageRenderer`, and in scripts, which read `data-root` of the page.
 """

@@ -7,11 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.imports import hidden_module
+import uvicorn
 
-with hidden_module("watchfiles"):  # uvicorn would import it to restart when files change: 0.6 MB
-    import uvicorn
+from astraflow.contract.errors import InvalidInput
 
 
 @contextmanager

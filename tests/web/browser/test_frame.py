@@ -1,4 +1,4 @@
-"""The layout of every page in a real browser: palette, keys, saved views, ranges, menus and the kill switch."""
+"""The layout of every page in a real browser: palette, keys, ranges, menus and the kill switch."""
 
 import re
 from pathlib import Path
@@ -137,34 +137,6 @@ async def test_shortcuts_open_pages_and_move_through_rows_except_while_typing(
         await page.keyboard.type("go?")
         assert page.url.endswith("/audit")
         await expect(page.get_by_role("dialog")).to_have_count(0)
-        assert complaints.heard == []
-
-
-@pytest.mark.long
-async def test_a_view_is_saved_found_in_the_palette_opened_and_deleted(web: RunningWeb, chromium: Browser) -> None:
-    async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
-        await page.goto(f"{web.address}/nodes?state=ready")
-        await opened(page)
-        await page.keyboard.press("v")
-        dialog = page.get_by_role("dialog", name="Saved views")
-        await dialog.get_by_label("Save").fill("ready <b>ones</b>")
-        await dialog.get_by_role("button", name="Save view").click()
-        await expect(page.locator(".flash")).to_contain_text("View saved as ready <b>ones</b>")
-        assert page.url.endswith("/nodes?state=ready")
-
-        await page.goto(web.address)
-        await opened(page)
-        await page.keyboard.press("/")
-        await page.keyboard.type("view ready")
-        await expect(page.get_by_role("option")).to_have_count(1)
-        await page.keyboard.press("Enter")
-        await page.wait_for_url("**/nodes?state=ready")
-
-        await opened(page)
-        await page.keyboard.press("v")
-        await page.get_by_role("button", name="Delete ready <b>ones</b>").click()
-        await expect(page.locator(".flash")).to_contain_text("deleted")
-        await expect(page.locator("main")).to_contain_text("None yet")
         assert complaints.heard == []
 
 

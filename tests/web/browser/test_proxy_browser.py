@@ -94,15 +94,6 @@ async def walked(page: Page, public: str, prefix: str) -> None:
     await expect(page.locator(".flash")).to_contain_text("Node n0 finishes what it has")
     await expect(page).to_have_url(f"{public}/nodes")
 
-    await page.get_by_role("link", name="Saved views").click()
-    await page.locator("#views input[name=name]").fill("mine")
-    await page.get_by_role("button", name="Save").click()
-    await expect(page.locator(".flash")).to_contain_text("View saved as mine")
-    await expect(page).to_have_url(f"{public}/nodes")
-    await page.goto(f"{public}/views")
-    await page.get_by_role("link", name="mine", exact=True).click()
-    await expect(page).to_have_url(f"{public}/nodes")
-
     await page.goto(f"{public}/nodes/map")
     await page.wait_for_load_state("networkidle")
     await page.locator(".heatmap-plot").focus()

@@ -1,4 +1,4 @@
-"""Migrations with data from every earlier release to the current one, on SQLite and on PostgreSQL."""
+"""Migrations and the current tables, on SQLite and on PostgreSQL."""
 
 import asyncio
 import time
@@ -10,7 +10,6 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session, SQLModel
@@ -20,25 +19,14 @@ from astraflow.runtime.clock import SystemClock
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import running_web
 from tests.web.page_elements import parsed
-from web.accounts.accounts import open_accounts
 from web.database import db, run_records, tables
 from web.database.db import open_database
 from web.history import series_queries, series_writer
 from web.history.levels import SECOND_LEVEL
-from web.history.points import VALUES
 from web.history.samples import Sample
 from web.security.audit_log import AuditedCommand, AuditLog, Author
 
 MIGRATIONS = Path(db.__file__).parent / "migrations"
-COOKIE = "a cookie from before"
-
-FIRST = (
-    "INSERT INTO users (id, name, role, created_at) VALUES (1, 'admin', 'admin', 5.0), (2, 'bob', 'viewer', 6.0)",
-    "INSERT INTO run_records VALUES (7, 'run', 'reverse', 'h:1', 1.0, 2.0, 9, '{}')",
-    "INSERT INTO run_points (run_id, policy, sequence, at, produced, consumed, buffered, version, steps)"
-    " VALUES (7, 'solver', 9, 2.0, 1.5, 1.25, 3, 4, 5)",
-)
-"""Data that the first release wrote."""
 
 
 def config_of(engine: Engine) -> Config:
@@ -58,33 +46,6 @@ def differences(connection: Connection) -> list[Any]:
     return list(compare_metadata(context, SQLModel.metadata))
 
 
-def revisions() -> list[str]:
-    """Returns all revisions except the current one, oldest first."""
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    return [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()][:0:-1]
-
-
-def fill(url: str, revision: str, secret: bytes) -> None:
-    """Fills a database at this revision with a login and the data of the first release."""
-    import hashlib
-    import hmac
-
-    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
-    digest = hmac.new(secret, COOKIE.encode(), hashlib.sha256).hexdigest()
-    with engine.connect() as connection:
-        config = config_of(engine)
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-        for statement in FIRST:
-            connection.execute(text(statement))
-        command.upgrade(config, revision)
-        login = "INSERT INTO sessions (cookie_hash, user_id, created_at, expires_at) VALUES (:hash, 1, 1.0, 4e12)"
-        connection.execute(text(login).bindparams(hash=digest))
-        connection.commit()
-    engine.dispose()
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Address of an empty database of each kind."""
@@ -92,43 +53,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/web.sqlite"
     address: str = request.getfixturevalue("empty_postgres")
     return address
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("revision", revisions())
-async def test_an_upgrade_keeps_the_data(tmp_path: Path, url: str, revision: str) -> None:
-    secret = b"s" * 32
-    (tmp_path / "web.secret").write_bytes(secret)
-    fill(url, revision, secret)
-    database = open_database(tmp_path, url)
-    accounts = open_accounts(database, clock=SystemClock(), audit_log=AuditLog(database, clock=SystemClock()))
-
-    viewer = await accounts.sessions.viewer(COOKIE)
-    assert viewer is not None, "sessions survive the upgrade"
-    assert viewer.name == "admin"
-    assert [user.name for user in await accounts.users.all()] == ["admin", "bob"]
-    ((at, numbers),) = database.read_sync(lambda session: series_queries.rows(session, 7, "policy/solver", VALUES))
-    assert (at, numbers["produced"], numbers["consumed"], numbers["version"]) == (2.0, 1.5, 1.25, 4)
-    assert numbers["reward"] is None, "the column has no value"
-    ((session, _),) = await accounts.sessions.list_for(viewer, for_all_users=True)
-    assert (session.came_from, session.opened_by) == ("", "link")
-    database.close()
-
-
-def test_the_run_directory_is_taken_from_the_launched_run(tmp_path: Path, url: str) -> None:
-    fill(url, "0006", b"s" * 32)
-    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
-    with engine.begin() as connection:
-        connection.execute(text("INSERT INTO run_records VALUES (8, 'other', 'reverse', 'h:1', 1.0, 2.0, 9, '{}')"))
-        launched = (
-            "INSERT INTO launched_runs (name, recipe, folder, actor, launched_at, pid, has_fleet, ends_by_itself)"
-        )
-        connection.execute(text(f"{launched} VALUES ('run', 'reverse', '/runs/run', 'ada', 1.0, 7, false, true)"))
-    engine.dispose()
-    database = open_database(tmp_path, url)
-    table = database.read_sync(lambda session: {run.name: run.folder for run in run_records.runs(session)})
-    assert table == {"run": "/runs/run", "other": ""}
-    database.close()
 
 
 def test_the_migrations_lead_to_the_current_tables(tmp_path: Path, url: str) -> None:

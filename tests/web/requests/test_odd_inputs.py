@@ -34,7 +34,7 @@ ADDRESSES = (
 )
 
 FORMS = (
-    *("/login", "/pools/eu/override", "/pools/eu/plans", "/pools/eu/spec", "/kill", "/views", "/nodes/drain"),
+    *("/login", "/pools/eu/override", "/pools/eu/plans", "/pools/eu/spec", "/kill", "/nodes/drain"),
     *("/settings/users", "/settings/tokens", "/settings/grants", "/settings/audit", "/maintainer/mode", "/runs/new"),
 )
 FIELDS = (
@@ -47,7 +47,6 @@ BODIES = (
     ("POST", "/api/v1/pools/eu/plans", '{"target": 3, "reason": "%s"}'),
     ("PUT", "/api/v1/kill-switch", '{"scope": "agents", "reason": "%s"}'),
     ("POST", "/api/v1/users", '{"name": "bob", "role": "viewer", "reason": "%s"}'),
-    ("POST", "/api/v1/views", '{"name": "%s", "address": "/nodes", "reason": "x"}'),
     ("POST", "/api/v1/grants", '{"user": "%s", "role": "operator", "run": "r", "reason": "x"}'),
     ("POST", "/api/v1/nodes/n0/drain", '{"reason": "%s"}'),
     ("POST", "/api/v1/launch-preview", '{"recipe": "smoke", "set": {"seed": "%s"}}'),

@@ -75,7 +75,6 @@ def paths() -> Iterator[str]:
 @pytest.mark.past_reports
 async def test_every_address_of_every_page_is_below_the_path(tmp_path: Path, fake: FakeControlPlane) -> None:
     async with served_below(tmp_path, fake, PREFIX) as client:
-        await client.post(f"{PREFIX}/views", data={"name": "mine", "address": "/nodes"})
         shown = 0
         for path in [*paths(), "/runs/new?recipe=smoke", "/no-such-page"]:
             answer = await client.get(f"{PREFIX}{path}")

@@ -38,7 +38,6 @@ OWN = (
     "/login",
     "/logout",
     "/theme",
-    "/views",
     "/settings",
     "/users",
     "/tokens",

@@ -1,4 +1,4 @@
-"""Users, logins, the audit log and saved views through the API: the pages' commands, once per idempotency key."""
+"""Users, logins, and the audit log through the API: the pages' commands, once per idempotency key."""
 
 import asyncio
 from typing import Any
@@ -170,22 +170,6 @@ async def test_a_change_of_the_retention_is_audited(web: RunningWeb) -> None:
         assert (await send(admin, "PUT", "retention", "b", days=1)).status_code == 422
         entry = (await items(admin, "audit?action=audit.retention"))[0]
         assert (entry["actor"], entry["reason"]) == ("admin", REASON)
-
-
-async def test_views_are_saved_listed_and_deleted_by_their_owner(web: RunningWeb) -> None:
-    async with web.logged_in() as admin, web.in_role(admin, "viewer") as viewer:
-        saved = await send(viewer, "POST", "views", "a", name="lost", address="/nodes?state=lost")
-        assert saved.status_code == 201
-        assert await items(viewer, "views") == [saved.json()]
-        assert "lost" in (await viewer.get("/views")).text
-        assert await items(admin, "views") == []
-        number = saved.json()["id"]
-        assert (await send(admin, "POST", f"views/{number}/delete", "a")).status_code == 404
-        assert (await send(viewer, "POST", f"views/{number}/delete", "b")).status_code == 200
-        assert await items(viewer, "views") == []
-        assert (await send(viewer, "POST", "views", "c", name="x", address="//elsewhere.example")).status_code == 422
-        audited = [entry["action"] for entry in await items(admin, "audit?text=lost")]
-        assert audited == ["view.delete", "view.save"]
 
 
 @pytest.mark.long

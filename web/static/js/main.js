@@ -3,7 +3,6 @@ import { age } from "./age.js";
 import { ago } from "./ago.js";
 import { dialog } from "./dialog.js";
 import { focusFlash } from "./focus.js";
-import { currentlink } from "./currentlink.js";
 import { longpress } from "./longpress.js";
 import "./keys.js";
 import { live, pause } from "./live.js";
@@ -14,7 +13,7 @@ import { theme } from "./theme.js";
 import "./typed.js";
 
 // Behaviours of most pages; the others are loaded from the file of their name with the first element that uses them.
-const behaviors = { age, ago, choose, currentlink, dialog, live, longpress, menu, palette, pause, theme, focusFlash };
+const behaviors = { age, ago, choose, dialog, live, longpress, menu, palette, pause, theme, focusFlash };
 const attached = new WeakSet();
 
 // Resolves when all behaviours are attached; loaded ones are attached synchronously.

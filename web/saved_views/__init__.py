@@ -1,1 +1,0 @@
-"""Saved views of a user: page and endpoints."""
