@@ -18,6 +18,7 @@ from docs.generate.pages import PAGES
 from docs.generate.plugin_slots import ALGORITHM_SLOTS, SLOTS, PluginSlot
 from tests.dataflow.families import full_report
 from web.api_docs.routes import document
+from web.app import ROUTES
 from web.rest.common import PREFIX
 
 ROOT = Path(__file__).parents[1]
@@ -75,7 +76,7 @@ def test_every_command_is_documented_with_its_own_options() -> None:
 
 
 def test_every_route_and_type_of_the_api_is_documented() -> None:
-    text, described = text_of(rest_api.PAGE), document()
+    text, described = text_of(rest_api.PAGE), document(ROUTES)
     for path, methods in described["paths"].items():
         for method in methods:
             assert f"| `{method.upper()} {path.removeprefix(PREFIX)}` |" in text, path

@@ -23,8 +23,27 @@ from astraflow.contract.errors import (
     UnknownPolicy,
 )
 from astraflow.runtime.logs import get_logger
+from web import (
+    api_docs,
+    audit,
+    comparison,
+    dataflow,
+    decisions,
+    events,
+    launches,
+    login,
+    maintainer,
+    nodes,
+    overview,
+    pools,
+    runs,
+    search,
+    service_routes,
+    settings,
+    trajectories,
+    weights,
+)
 from web.accounts.viewer import Viewer
-from web.api_docs import routes as api_docs
 from web.launcher.launcher import UnknownRun
 from web.live.followed_run import FollowedRun
 from web.middleware.middleware import SecurityMiddleware, is_for_programs
@@ -32,7 +51,6 @@ from web.middleware.problem_reports import REQUEST_HEADER, problem_report, reque
 from web.middleware.rate_limits import RateLimiter
 from web.middleware.request_resources import RequestResources
 from web.requests.dependencies import ProcessParts, get_followed_run
-from web.routers import API_ROUTERS, PAGE_ROUTERS
 from web.security.audit_log import AuditedCommand
 from web.security.path_prefix import PathPrefixMiddleware
 from web.security.problems import CODE_HEADER, FieldProblem, problem_response
@@ -40,7 +58,16 @@ from web.security.request_bodies import READ_METHODS
 from web.security.resources import Resource
 from web.security.roles import LOGIN_ONLY, Permission, RoutePermissions, least_role_with
 
-ROUTERS = (*PAGE_ROUTERS, *API_ROUTERS, api_docs.router)
+FEATURES = (
+    *(overview, events, launches, comparison, runs, trajectories, pools, nodes, dataflow, weights, decisions),
+    *(maintainer, audit, settings, search, login, api_docs),
+)
+"""Packages of pages and endpoints, in the order in which their routes are matched."""
+
+ROUTES = (
+    *service_routes.router.routes,
+    *(route for feature in FEATURES for router in feature.ROUTERS for route in router.routes),
+)
 
 log = get_logger()
 
@@ -77,8 +104,7 @@ _TITLES = {
 
 def create_app(parts: ProcessParts) -> ASGIApp:
     """Builds the ASGI application. Every answer gets the headers of the security middleware."""
-    routes = [route for router in ROUTERS for route in router.routes]
-    app = FastAPI(title="AstraFlow", routes=routes, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="AstraFlow", routes=list(ROUTES), docs_url=None, redoc_url=None, openapi_url=None)
     app.state.parts = parts
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
@@ -92,7 +118,7 @@ def create_app(parts: ProcessParts) -> ASGIApp:
         status, run = 401 if isinstance(problem, NotAuthenticated) else 403, parts.followed.by_name("")
         return _error(request, status, str(problem), code=problem.code, run=run, login_path=login_path)
 
-    needs = RoutePermissions(routes)
+    needs = RoutePermissions(ROUTES)
     resources_of = RequestResources(parts).resources_of
     secured = SecurityMiddleware(
         app,
@@ -121,7 +147,7 @@ async def _on_http_error(request: Request, problem: Exception) -> Response:
 
 def _methods(request: Request) -> set[str]:
     """Methods of a path over all routes; the router reports those of one route only."""
-    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, Route)]
+    routes = [route for route in ROUTES if isinstance(route, Route)]
     matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     return {method for route in matching for method in route.methods or ()}
 

@@ -11,7 +11,7 @@ from astraflow.runtime.http.server import listening, serving_http, url_of
 from astraflow.runtime.logs import get_logger
 from web.accounts.accounts import open_accounts
 from web.accounts.openid_provider import PROVIDER_PATH, OpenIdConfig, OpenIdProvider
-from web.app import ROUTERS, create_app
+from web.app import ROUTES, create_app
 from web.components.rendering import compile_templates
 from web.database.db import open_database
 from web.launcher.catalogue import Catalogue
@@ -38,7 +38,7 @@ async def serve(
     Raises: InvalidInput for an unusable address or directory.
     """
     settings.check()
-    check_path_prefix(settings.path_prefix, ROUTERS)
+    check_path_prefix(settings.path_prefix, ROUTES)
     clock = clock or SystemClock()
     with listening(settings.host, settings.port) as listener:
         provider = _provider(settings, listener, clock)

@@ -5,13 +5,14 @@ from typing import Any
 
 from docs.generate.page import Page, anchor, table
 from web.api_docs.routes import document
+from web.app import ROUTES
 from web.rest.common import PREFIX
 
 Schema = Mapping[str, Any]
 
 
 def _body() -> Iterator[str]:
-    described = document()
+    described = document(ROUTES)
     operations = [
         (method.upper(), path.removeprefix(PREFIX), operation)
         for path, methods in described["paths"].items()

@@ -18,7 +18,7 @@ from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.web import RunningWeb, running_web
 from tests.maintainer.fleet.parts import POOL
 from tests.web.launches.test_launching import until
-from web.app import ROUTERS
+from web.app import ROUTES
 
 PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
 
@@ -98,7 +98,7 @@ class ServedSite:
     def addresses(self) -> list[str]:
         """Returns one address per GET route. A parameter that lacks a value is an error: see `PARAMETER_VALUES`."""
         links = []
-        for route in (route for router in ROUTERS for route in router.routes):
+        for route in ROUTES:
             if isinstance(route, Route) and "GET" in (route.methods or ()) and route.path not in SKIPPED_PATHS:
                 values = {
                     **PARAMETER_VALUES,

@@ -1,23 +1,23 @@
 """`/api/v1/openapi.json` and `/api/v1/docs`: documentation of the API, for programs and for people."""
 
-from functools import cache
-from typing import Any
+from collections.abc import Iterable
+from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
 
 from web.api_docs.examples import add_examples
 from web.api_docs.views import api_view
 from web.requests.dependencies import PagesDep, SettingsDep
 from web.rest.common import PREFIX
 from web.rest.contract_models import add_meanings
-from web.routers import API_ROUTERS
 from web.security.problems import Problem
 from web.security.roles import Permission, least_role_with, needs, permission_of_route
 
-router = APIRouter(prefix=PREFIX)
+router = APIRouter(prefix=PREFIX, include_in_schema=False)
 
 DESCRIPTION = (
     "The API has every query and command of the pages. Authenticate with a token (`Authorization: Bearer TOKEN`, "
@@ -26,24 +26,32 @@ DESCRIPTION = (
 )
 
 
+async def _document(request: Request) -> dict[str, Any]:
+    request.app.openapi_schema = request.app.openapi_schema or document(request.app.routes)
+    return cast("dict[str, Any]", request.app.openapi_schema)
+
+
+DocumentDep = Annotated[dict[str, Any], Depends(_document)]
+
+
 @router.get("/openapi.json")
 @needs(Permission.READ)
-async def openapi(settings: SettingsDep) -> Response:
+async def openapi(described: DocumentDep, settings: SettingsDep) -> Response:
     """Returns the OpenAPI document."""
-    return JSONResponse(document() | {"servers": [{"url": settings.path_prefix or "/"}]})
+    return JSONResponse(described | {"servers": [{"url": settings.path_prefix or "/"}]})
 
 
 @router.get("/docs")
 @needs(Permission.READ)
-async def docs(request: Request, pages: PagesDep) -> Response:
+async def docs(request: Request, pages: PagesDep, described: DocumentDep) -> Response:
     """Shows the API documentation page."""
-    return pages.page(request, "api_docs/page.html", page="settings", view=api_view(document()))
+    return pages.page(request, "api_docs/page.html", page="settings", view=api_view(described))
 
 
-@cache
-def document() -> dict[str, Any]:
-    """Generates the OpenAPI document from the routes."""
-    routes = [route for api_router in API_ROUTERS for route in api_router.routes]
+def document(all_routes: Iterable[BaseRoute]) -> dict[str, Any]:
+    """Generates the OpenAPI document of the endpoints among the routes."""
+    routes = [route for route in all_routes if isinstance(route, APIRoute) and route.path.startswith(f"{PREFIX}/")]
+    routes = [route for route in routes if route.include_in_schema]
     openapi_document = get_openapi(
         title="AstraFlow", version="1", summary="Monitor and control a run.", description=DESCRIPTION, routes=routes
     )
@@ -57,8 +65,7 @@ def document() -> dict[str, Any]:
     }
     openapi_document["security"] = [{"token": []}]
     for route in routes:
-        if isinstance(route, APIRoute):
-            _add_role(openapi_document["paths"][route.path_format], route)
+        _add_role(openapi_document["paths"][route.path_format], route)
     add_meanings(schemas)
     add_examples(openapi_document)
     return openapi_document

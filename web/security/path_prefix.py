@@ -6,12 +6,11 @@ in headers here, in pages by `PageRenderer`, and in scripts, which read `data-ro
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from urllib.parse import unquote
 
-from fastapi import APIRouter
 from starlette.datastructures import Headers
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from astraflow.contract.errors import InvalidInput
@@ -45,11 +44,12 @@ def with_prefix(html: str, prefix: str) -> str:
     return _ADDRESSES.sub(rf"\1{prefix}/", html) if prefix else html
 
 
-def check_path_prefix(prefix: str, routers: Sequence[APIRouter]) -> None:
+def check_path_prefix(prefix: str, routes: Iterable[BaseRoute]) -> None:
     """Checks that a path tells whether the proxy has removed the prefix. Raises: InvalidInput."""
-    routes = [route for router in routers for route in router.routes if isinstance(route, Route | WebSocketRoute)]
     first = unquote(prefix).split("/")[1:2]
-    if first and first[0] in {route.path.split("/")[1] for route in routes}:
+    if first and first[0] in {
+        route.path.split("/")[1] for route in routes if isinstance(route, Route | WebSocketRoute)
+    }:
         raise InvalidInput(
             f"cannot serve the page below {prefix!r}: it has pages of its own below '/{first[0]}'; give --behind-proxy "
             "a URL whose path begins otherwise, such as '/astraflow'",

@@ -14,7 +14,7 @@ from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.fakes.fleet import running_fleet
 from tests.fakes.web import RunningWeb, running_web, shown_secret
 from tests.maintainer.fleet.parts import POOL
-from web.app import ROUTERS
+from web.app import ROUTES
 from web.security.request_bodies import READ_METHODS
 
 pytestmark = pytest.mark.anyio
@@ -50,8 +50,7 @@ async def token_of(client: httpx.AsyncClient, scope: str) -> dict[str, str]:
 async def test_every_change_of_the_fleet_is_audited(tmp_path: Path, fake: FakeControlPlane) -> None:
     acting = {
         route.path
-        for router in ROUTERS
-        for route in router.routes
+        for route in ROUTES
         if isinstance(route, Route)
         and set(route.methods or ()) - set(READ_METHODS)
         and route.path.startswith(("/pools", "/kill", "/maintainer", "/api/v1/"))

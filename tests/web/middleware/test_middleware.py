@@ -22,7 +22,7 @@ from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.fakes.web import RunningWeb, shown_secret
 from tests.web.page_elements import notice_after, parsed
 from web.accounts.accounts import Accounts
-from web.app import ROUTERS
+from web.app import ROUTES
 from web.security.problems import CODE_HEADER
 from web.security.request_bodies import READ_METHODS
 
@@ -268,8 +268,7 @@ async def test_every_action_is_audited_whatever_its_result(
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))  # the test launches a run there for a second
     acting = [
         (route.path, method)
-        for router in ROUTERS
-        for route in router.routes
+        for route in ROUTES
         if isinstance(route, Route)
         for method in (route.methods or set()) - set(READ_METHODS)
         if route.path not in ("/theme", "/runs/watch", "/login", "/logout")  # cookies; other tests cover logins

@@ -11,11 +11,12 @@ from pydantic import Field
 from astraflow.runtime.config.field_meanings import field_meanings
 from tests import make
 from web.api_docs.routes import document
+from web.app import ROUTES
 from web.nodes.api import NodeDetail, NodeResponse
 from web.rest.common import NumberedPage, ResponseModel
 from web.rest.contract_models import fields_of
 
-SCHEMAS: dict[str, Any] = document()["components"]["schemas"]
+SCHEMAS: dict[str, Any] = document(ROUTES)["components"]["schemas"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

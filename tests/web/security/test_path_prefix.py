@@ -16,7 +16,7 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.openid_provider import CLIENT_ID, CLIENT_SECRET, FakeOpenIdProvider
 from tests.fakes.web import form_token, free_port, running_web
 from tests.web.all_pages import PARAMETER, PARAMETER_VALUES, PARAMETER_VALUES_OF_PATH, SKIPPED_PATHS
-from web.app import ROUTERS
+from web.app import ROUTES
 from web.components.rendering import STATIC, template_files
 from web.process_settings import Settings
 from web.security.path_prefix import ADDRESS_ATTRIBUTES, check_path_prefix, with_prefix
@@ -63,7 +63,7 @@ class Addresses(HTMLParser):
 
 def paths() -> Iterator[str]:
     """Yields a path for each route of a page that needs no object of its own."""
-    for route in (route for router in ROUTERS for route in router.routes):
+    for route in ROUTES:
         path = getattr(route, "path", "")
         values = PARAMETER_VALUES | PARAMETER_VALUES_OF_PATH.get(path, {})
         known = all(name in values for name in PARAMETER.findall(path))
@@ -202,6 +202,6 @@ def test_a_url_that_no_browser_shows_is_refused(url: str) -> None:
 @pytest.mark.parametrize("prefix", ["/runs", "/runs/astraflow", "/%72uns", "/static", "/live", "/api/astraflow"])
 def test_a_path_that_is_also_one_of_the_page_is_refused(prefix: str) -> None:
     with raises_code(InvalidInput, "web.prefix_taken"):
-        check_path_prefix(prefix, ROUTERS)
-    check_path_prefix(f"/astraflow{prefix}", ROUTERS)
-    check_path_prefix("", ROUTERS)
+        check_path_prefix(prefix, ROUTES)
+    check_path_prefix(f"/astraflow{prefix}", ROUTES)
+    check_path_prefix("", ROUTES)

@@ -15,7 +15,7 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import running_fleet
 from tests.fakes.web import RunningWeb, flash_of, running_web, shown_secret
 from web.accounts.viewer import Viewer
-from web.app import ROUTERS, refusal
+from web.app import ROUTES, refusal
 from web.security.problems import CODE_HEADER
 from web.security.resources import Resource
 from web.security.roles import ROLE_PERMISSIONS, Permission, Role, RoutePermissions, least_role_with, needs
@@ -348,7 +348,7 @@ async def give(admin: httpx.AsyncClient, *, role: str, run: str, pool: str = "",
 
 def test_the_table_has_every_route() -> None:
     routes = set()
-    for route in (route for router in ROUTERS for route in router.routes):
+    for route in ROUTES:
         if isinstance(route, WebSocketRoute):
             routes.add(f"WEBSOCKET {route.path}")
         elif isinstance(route, Route):
