@@ -28,7 +28,6 @@ EVALUATING_PACKAGES = {
 USES_EVALUATING_PACKAGES = {
     "astraflow/rewards/reasoning_gym_harness.py": "runs in the sandbox only",
     "astraflow/datasets/generated/reasoning_gym.py": "generates items from settings of the recipe, and reads no text",
-    "astraflow/rewards/workers/math_answer.py": "gives the parser only what a pattern of numbers and signs matched",
     "astraflow/environments/alfworld.py": "replaces the function that evaluates by a parser of its own",
 }
 """Why a module may import such a package, or call it."""

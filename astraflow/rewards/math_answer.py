@@ -12,12 +12,12 @@ from astraflow.rewards import rewards
 from astraflow.rewards.base import Score, outside_thoughts, text_field
 from astraflow.rewards.mathematics.extraction import last_boxed, unboxed
 from astraflow.rewards.mathematics.spelling import bare, plain_number
-from astraflow.rewards.workers.pool import CallKilled, WorkerPool
+from astraflow.rewards.worker_pool import CallKilled, WorkerPool
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.imports import require_package
 
-FUNCTION = "astraflow.rewards.workers.math_answer:compare"
+FUNCTION = "astraflow.rewards.mathematics.votes:compare"
 
 UNBOXED_CORRECT = "unboxed_correct"
 """Term of a score: 1 for a correct answer without a box, whether it counts or not; else 0."""

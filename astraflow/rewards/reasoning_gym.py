@@ -20,7 +20,7 @@ from astraflow.datasets.base import ANSWER, QUESTION
 from astraflow.datasets.generated.reasoning_gym import GENERATOR, METADATA, SETTINGS
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score, last_tagged
-from astraflow.rewards.workers.pool import CallFailed
+from astraflow.rewards.worker_pool import CallFailed
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.imports import require_package

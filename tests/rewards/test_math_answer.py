@@ -19,7 +19,7 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.dataflow.evaluation.scores import Sample, scores
 from astraflow.rewards.base import Score
 from astraflow.rewards.math_answer import UNBOXED_CORRECT, MathAnswer, MathAnswerOptions
-from astraflow.rewards.workers.pool import CallKilled
+from astraflow.rewards.worker_pool import CallKilled
 from tests.errors import raises_code
 from tests.hostile.policies import EXPRESSIONS
 

@@ -13,7 +13,7 @@ import pytest
 
 from astraflow.agents.programs.callables import _ForkServer
 from astraflow.environments.adapters.worker_process import start_worker
-from astraflow.rewards.workers.pool import _Worker
+from astraflow.rewards.worker_pool import WorkerPool
 from astraflow.runtime.child_environment import child_environment
 from astraflow.runtime.pip import run_logged
 from astraflow.tools.mcp_servers import McpOptions, _client
@@ -35,7 +35,7 @@ STARTS = {
     "astraflow/environments/adapters/worker_process.py": MINIMAL,
     "astraflow/raas/engines/server/process.py": "environment of the caller, which is minimal",
     "astraflow/raas/engines/server/replica.py": MINIMAL,
-    "astraflow/rewards/workers/pool.py": MINIMAL,
+    "astraflow/rewards/worker_pool.py": MINIMAL,
     "astraflow/runtime/pip.py": MINIMAL,
     "astraflow/sandbox/isolation.py": "an empty environment",
     "astraflow/sandbox/worker.py": "a constant environment",
@@ -130,7 +130,7 @@ def start_agents() -> Coroutine[Any, Any, Any]:
 
 
 def start_reward() -> Coroutine[Any, Any, Any]:
-    return _Worker(("-c", "pass")).start()
+    return WorkerPool("module:name", workers=1, limit_s=1.0).start()
 
 
 @pytest.mark.anyio

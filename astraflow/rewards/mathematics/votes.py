@@ -1,14 +1,26 @@
 """Texts of answers that equal answers share, so that evaluations count them as one vote."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from astraflow.rewards.mathematics.algebra.evaluation import Budget
 from astraflow.rewards.mathematics.algebra.identity import canonical
+from astraflow.rewards.mathematics.comparison import is_equal
 from astraflow.rewards.mathematics.equations import is_sum_of_letters
 from astraflow.rewards.mathematics.forms import Chain, Form, Grouping, Items, Phrase, Quantity, Table
 from astraflow.rewards.mathematics.ranges import Span, spans_of
 from astraflow.rewards.mathematics.reading import read
 from astraflow.rewards.mathematics.spelling import bare
+
+
+def compare(call: dict[str, Any]) -> dict[str, Any]:
+    """Returns whether an answer equals the correct one, `is_equal`, and the text of a different one, `vote`. It runs in
+    a worker process: what it computes is bounded, but takes milliseconds.
+
+    call: `gold` and `answer`, LaTeX or plain texts; `decimals`, places of the comparison of decimal numbers.
+    """
+    is_correct = is_equal(call["gold"], call["answer"], decimals=call["decimals"])
+    return {"is_equal": is_correct, "vote": "" if is_correct else vote(call["answer"])}
 
 
 def vote(text: str) -> str:

@@ -17,7 +17,7 @@ from astraflow.datasets.base import Dataset, MixedDataset
 from astraflow.datasets.generated.reasoning_gym import EXCLUDED, generator_names
 from astraflow.rewards.reasoning_gym import ReasoningGymReward, ReasoningGymRewardOptions
 from astraflow.rewards.reasoning_gym_harness import is_plain_expression, score
-from astraflow.rewards.workers.pool import CallFailed
+from astraflow.rewards.worker_pool import CallFailed
 from tests import make
 from tests.errors import raises_code
 from tests.suites.dataset_suite import DatasetSuite

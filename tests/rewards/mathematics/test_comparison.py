@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow.rewards.mathematics.comparison import is_equal
-from astraflow.rewards.workers.math_answer import compare
+from astraflow.rewards.mathematics.votes import compare
 
 DECIMALS = 6
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "answer_pairs.json").read_text())

@@ -7,7 +7,7 @@ import pytest
 from astraflow.rewards.mathematics.algebra.evaluation import Budget, Evaluator, Undefined
 from astraflow.rewards.mathematics.algebra.parser import parse
 from astraflow.rewards.mathematics.tokens import Unreadable, tokens_of
-from astraflow.rewards.workers.math_answer import compare
+from astraflow.rewards.mathematics.votes import compare
 
 HUGE = (
     "9^{9^{9^{9}}}",

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from astraflow.contract.errors import RateLimited, Unavailable
-from astraflow.rewards.workers.pool import CallFailed, CallKilled, WorkerPool
+from astraflow.rewards.worker_pool import CallFailed, CallKilled, WorkerPool
+from astraflow.runtime.processes.requests import ProcessLost
 from tests.errors import raises_code
 
 ECHO = "tests.rewards.worker_functions:echo"
@@ -71,7 +72,7 @@ async def test_time_in_which_a_call_does_not_compute_is_no_processor_time() -> N
 
 @pytest.mark.anyio
 async def test_a_call_that_stalls_is_given_to_other_workers_and_fails_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("astraflow.rewards.workers.pool.MIN_STALL_S", 0.2)
+    monkeypatch.setattr("astraflow.rewards.worker_pool.MIN_STALL_S", 0.2)
     async with started(limit_s=0.01) as pool:
         with raises_code(Unavailable, "worker.lost"):
             await pool.call({"sleeps": 60})
@@ -150,11 +151,8 @@ async def test_a_cancelled_call_leaves_no_reply_for_the_next() -> None:
 async def test_a_worker_ends_by_itself_once_its_pool_is_gone() -> None:
     pool = WorkerPool(ECHO, workers=1, limit_s=0.5)
     await pool.start()
-    (process,) = [worker.process for worker in pool._workers]
-    assert process is not None
-    assert process.stdin is not None
-    process.stdin.write(b'{"hangs": true}\n')
-    await process.stdin.drain()
-    process.stdin.close()
-    assert await process.wait() == -signal.SIGPROF
+    (process,) = pool._processes
+    with pytest.raises(ProcessLost):
+        await process.request({"call": {"hangs": True}}, limit_s=60.0)
+    assert process.code == -signal.SIGPROF
     await pool.close()

@@ -1,1 +1,0 @@
-"""Worker processes for calls of rewards that may hang or use up memory."""
