@@ -4,6 +4,7 @@ import ast
 import asyncio
 import os
 import subprocess
+from asyncio.base_events import BaseEventLoop
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -63,7 +64,15 @@ STARTS = {
 """Modules that start programs, and what these get."""
 
 _STARTING = frozenset(
-    {"create_subprocess_exec", "create_subprocess_shell", "Popen", "check_output", "check_call", "posix_spawn"}
+    {
+        "create_subprocess_exec",
+        "subprocess_exec",
+        "create_subprocess_shell",
+        "Popen",
+        "check_output",
+        "check_call",
+        "posix_spawn",
+    }
     | {"posix_spawnp", "execve", "execvp", "execvpe", "StdioServerParameters"}
     | {"spawn", "spawn_logged", "spawn_answering", "run_command"}
 )
@@ -116,6 +125,7 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str
     for name in SECRETS:
         monkeypatch.setenv(name, CANARY)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", record)
+    monkeypatch.setattr(BaseEventLoop, "subprocess_exec", record)
     monkeypatch.setattr(subprocess, "Popen", record)
     monkeypatch.setattr(os, "posix_spawn", spawn)
     yield environments

@@ -7,10 +7,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,11 +36,15 @@ from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.folders.contained_files import contained_bytes
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_named_plugins
+from astraflow.runtime.processes.requests import ProcessLost, RequestProcess
 from astraflow.runtime.untrusted_json import parsed_json
 from astraflow.sandbox.base import Command, JobResult, Outcome
 
 _START_S = 120.0
 """Longest time in which the modules are imported, on a busy machine."""
+_STOP_S = 5.0
+"""Longest time in which the process ends its agents, with what they started."""
+_ANSWER_BYTES = 2**16
 
 
 class CallableOptions(Config):
@@ -157,17 +160,14 @@ class _ForkServer:
 
     def __init__(self, variables: tuple[str, ...]) -> None:
         self._variables = variables
-        self._process: asyncio.subprocess.Process | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._calls: dict[int, asyncio.Future[int]] = {}
-        self._numbers = count()
+        self._process: RequestProcess | None = None
         self._starting = asyncio.Lock()
 
-    async def start(self) -> None:
-        """Starts the process, unless it runs. Raises: InvalidInput."""
+    async def start(self) -> RequestProcess:
+        """Starts the process, unless it runs; returns it. Raises: InvalidInput."""
         async with self._starting:
-            if self._process is not None and self._process.returncode is None:
-                return
+            if self._process is not None and self._process.is_usable:
+                return self._process
             await self.close()
             environment = child_environment(
                 (*PYTHON_VARIABLES, *self._variables),
@@ -175,81 +175,47 @@ class _ForkServer:
                 PYTHONPATH=os.pathsep.join(filter(None, sys.path)),
                 OMP_NUM_THREADS="1",
             )
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", server_module,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment,
-                start_new_session=True,  # it ends after the node, not by the same Ctrl-C
-            )  # fmt: skip
-            assert self._process.stdout is not None  # noqa: S101 (a pipe)
+            command = (sys.executable, "-P", "-m", server_module)
+            self._process = await RequestProcess.spawn_answering(
+                *command, environment=environment, max_answer_bytes=_ANSWER_BYTES
+            )
             try:
-                async with asyncio.timeout(_START_S):
-                    answer = json.loads(await self._process.stdout.readline() or "{}")
-            except TimeoutError:
-                answer = {"error": f"it took longer than {_START_S:g} s"}
-            if "ready" not in answer:
+                answer = await self._process.request({"operation": "import"}, limit_s=_START_S)
+                cause = answer.get("error", "")
+            except ProcessLost as lost:
+                cause = f"the process that imports their modules was lost: {lost}"
+            if cause:
                 await self.close()
-                cause = answer.get("error", "the process that imports their modules ended")
                 raise InvalidInput(
                     f"cannot start agents: {cause}; correct the module, or read its traceback in the log of the node",
                     code="agent.modules_not_imported",
                 )
-            self._reading = asyncio.create_task(self._read(self._process.stdout))
+            return self._process
 
     async def close(self) -> None:
         """Ends the process with all agents. Idempotent."""
         process, self._process = self._process, None
-        reading, self._reading = self._reading, None
-        if process is not None and process.stdin is not None:
-            process.stdin.close()
-            try:
-                async with asyncio.timeout(5):
-                    await process.wait()
-            except TimeoutError:
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-        if reading is not None:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-        self._lose_calls()
+        if process is not None:
+            await process.stop(_STOP_S)
 
     async def call(self, start: Start) -> int:
         """Runs an agent; returns its exit status, or the number of its signal, negative. Cancelling it ends the agent.
 
         Raises: RolloutFailed at the boundary `environment` when the fork server ended.
         """
-        await self.start()
-        number = next(self._numbers)
-        ended = self._calls[number] = asyncio.get_running_loop().create_future()
-        self._send({"id": number, "start": asdict(start)})
+        process = await self.start()
+        number, ended = process.send({"start": asdict(start)})
         try:
-            return await asyncio.shield(ended)
+            return int((await asyncio.shield(ended))["status"])
+        except ProcessLost as lost:
+            raise program_failure(
+                "the process that forks agents ended", "check the memory of the machine", code="agent.server_lost"
+            ) from lost
         except asyncio.CancelledError:
             if not ended.done():
-                self._send({"kill": number})
+                process.send({"kill": number})
                 await asyncio.wait({ended})
             raise
-
-    async def _read(self, replies: asyncio.StreamReader) -> None:
-        while line := await replies.readline():
-            message = json.loads(line)
-            ended = self._calls.pop(message["id"])
-            ended.set_result(message["status"])
-        self._lose_calls()
-
-    def _send(self, message: Mapping[str, Any]) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-
-    def _lose_calls(self) -> None:
-        calls, self._calls = self._calls, {}
-        for ended in calls.values():
-            ended.set_exception(
-                program_failure(
-                    "the process that forks agents ended", "check the memory of the machine", code="agent.server_lost"
-                )
-            )
-            ended.exception()  # the call may have been cancelled
 
 
 def _checked_function(entry: str) -> Callable[..., Any]:

@@ -1,20 +1,18 @@
 """Process that imports the modules of agents once and forks for each episode.
 
-It reads one JSON message per line from standard input: `{"id", "fields", ...}` starts an agent (the fields of `Start`),
-`{"kill": id}` ends one. It writes one JSON message per line: `{"ready": true}`, then `{"id", "status"}` when an agent
-has ended. It ends, with all agents, when its standard input is closed. It has one thread and no event loop, so that
-forks are safe.
+Its requests are an empty one, answered when the modules are imported or cannot be, `start` of an agent (the fields of
+`Start`), answered with its `status` when it has ended, and `kill` of the agent of an earlier request. It ends, with all
+agents and what they started, when its standard input is closed. It has one thread and no event loop, so that forks are
+safe.
 """
 
 import asyncio
-import ctypes
 import gc
 import inspect
 import json
 import os
 import resource
 import selectors
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -22,18 +20,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 from astraflow.agents.programs.base import AgentTask
 from astraflow.agents.programs.sdk_clients import early_clients, point_clients, warm_up
 from astraflow.runtime.plugins import import_named_plugins
+from astraflow.runtime.processes.requests import Answers
+from astraflow.runtime.processes.supervised import end_with_parent, kill_group
 
 OUTPUTS = ("stdout", "stderr")
 VALUE = "value.json"
 WORK = "work"
 """Names in the folder of an episode: standard output and error, the return value, the working directory."""
 
-_PR_SET_PDEATHSIG = 1
+_FIRST = 0
+"""Number of the request that asks whether the modules are imported."""
 _CHUNK_BYTES = 2**16
 
 
@@ -54,28 +55,25 @@ class Start:
 
 def main() -> None:
     """Serves until standard input is closed."""
-    replies = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what a module prints is not a reply
+    answers = Answers()
     try:
         import_named_plugins()
-    except BaseException as problem:
-        _reply(replies, {"error": f"{problem}" or type(problem).__name__})
+    except BaseException as problem:  # also SystemExit of a module
+        answers.send(_FIRST, error=f"{problem}" or type(problem).__name__)
         raise
     gc.collect()
     clients = early_clients()
     warm_up()
     gc.collect()
     gc.freeze()  # forks share the pages of everything that was imported
-    server = _Server(replies, clients)
-    _reply(replies, {"ready": True})
-    server.serve()
+    _Server(answers, clients).serve()
 
 
 class _Server:
     """Agents by their ids."""
 
-    def __init__(self, replies: BinaryIO, clients: Sequence[tuple[str, Any]]) -> None:
-        self._replies = replies
+    def __init__(self, answers: Answers, clients: Sequence[tuple[str, Any]]) -> None:
+        self._answers = answers
         self._clients = clients
         self._selector = selectors.DefaultSelector()
         self._running: dict[int, int] = {}
@@ -91,7 +89,7 @@ class _Server:
                     self._reap(key.fd, *key.data)
                 elif not self._read():
                     for process in self._running.values():
-                        _kill_group(process)
+                        kill_group(process)
                     return
 
     def _read(self) -> bool:
@@ -100,27 +98,29 @@ class _Server:
         *lines, self._buffer = (self._buffer + chunk).split(b"\n")
         for line in lines:
             message = json.loads(line)
-            if "kill" in message:
-                if message["kill"] in self._running:
-                    _kill_group(self._running[message["kill"]])
-            else:
-                self._start(message["id"], start_of(message["start"]))
+            if "start" in message:
+                self._start(message["number"], start_of(message["start"]))
+                continue
+            if message.get("kill") in self._running:
+                kill_group(self._running[message["kill"]])
+            self._answers.send(message["number"])
         return bool(chunk)
 
     def _start(self, number: int, start: Start) -> None:
+        server = os.getpid()
         process = os.fork()
         if process == 0:
-            _become_agent(start, self._clients)
+            _become_agent(start, self._clients, server)
         self._running[number] = process
         self._selector.register(os.pidfd_open(process), selectors.EVENT_READ, (number, process))
 
     def _reap(self, descriptor: int, number: int, process: int) -> None:
         self._selector.unregister(descriptor)
         os.close(descriptor)
-        _kill_group(process)  # what it started and left
+        kill_group(process)  # what it started and left
         _, status = os.waitpid(process, 0)
         del self._running[number]
-        _reply(self._replies, {"id": number, "status": os.waitstatus_to_exitcode(status)})
+        self._answers.send(number, status=os.waitstatus_to_exitcode(status))
 
 
 def start_of(message: Mapping[str, Any]) -> Start:
@@ -137,7 +137,7 @@ def function_named(entry: str) -> Callable[..., Any]:
     function = getattr(sys.modules[module], name, None)
     if not callable(function):
         raise LookupError(f"the module has no function {name!r}")
-    return function  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]  # of a module of the user
 
 
 def called_with(function: Callable[..., Any], task: AgentTask) -> dict[str, Any]:
@@ -156,12 +156,12 @@ def called_with(function: Callable[..., Any], task: AgentTask) -> dict[str, Any]
     return arguments
 
 
-def _become_agent(start: Start, clients: Sequence[tuple[str, Any]]) -> NoReturn:
+def _become_agent(start: Start, clients: Sequence[tuple[str, Any]], server: int) -> NoReturn:
     status = 1
     folder = Path(start.folder)
     try:
         os.setsid()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent(server)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for target, name in enumerate(OUTPUTS, start=1):
             os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), target)
@@ -209,18 +209,6 @@ def _of_agent(frames: TracebackType | None) -> TracebackType | None:
 
 async def _awaited(value: Any) -> Any:
     return await value
-
-
-def _kill_group(process: int) -> None:
-    """Kills an agent that was not waited for, and the processes of its group."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process, signal.SIGKILL)
-    with suppress(ProcessLookupError, PermissionError):
-        os.kill(process, signal.SIGKILL)  # just forked, it has no group of its own yet
-
-
-def _reply(replies: BinaryIO, message: object) -> None:
-    replies.write(json.dumps(message).encode() + b"\n")
 
 
 if __name__ == "__main__":

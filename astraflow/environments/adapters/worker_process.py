@@ -63,8 +63,8 @@ class WorkerProcess:
         raise _failure(str(error["message"]), code=str(error["code"]))
 
     async def stop(self) -> None:
-        """Ends the process: by the end of its input, or by a signal when it does not end soon. Idempotent."""
-        await self._process.stop(_STOP_S)
+        """Ends the process by the end of its input; by a signal when it is busy or does not end soon. Idempotent."""
+        await self._process.stop(0.0 if self._process.is_busy else _STOP_S)
 
 
 async def start_worker(

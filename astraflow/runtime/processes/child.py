@@ -17,11 +17,25 @@ _LAST_LINES_S = 1.0
 """Longest wait for the last lines of an ended process, whose own children may hold its output open. Seconds."""
 
 
+class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
+    """Notices the exit of a process also while its own children hold its pipes open, unlike asyncio's `wait`."""
+
+    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit, loop)
+        self.exited = asyncio.Event()
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        self.exited.set()
+
+
 class ChildProcess:
     """Child process in a session of its own: Ctrl-C in the terminal does not reach it, and its group ends with it."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+    def __init__(self, transport: asyncio.SubprocessTransport, protocol: _Protocol) -> None:
+        self._transport = transport
+        self._exited = protocol.exited
+        self._process = asyncio.subprocess.Process(transport, protocol, asyncio.get_running_loop())
 
     @classmethod
     async def spawn(
@@ -36,11 +50,18 @@ class ChildProcess:
         max_line_bytes: int = MAX_LINE_BYTES,
     ) -> Self:
         """Starts a program. environment: all its variables. stderr: None: that of this process. Raises: OSError."""
-        process = await asyncio.create_subprocess_exec(
-            *argv, env=environment, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=pass_fds, cwd=cwd,
-            limit=max_line_bytes, start_new_session=True,
-        )  # fmt: skip
-        return cls(process)
+        loop = asyncio.get_running_loop()
+        spawning = asyncio.ensure_future(loop.subprocess_exec(
+            lambda: _Protocol(max_line_bytes, loop), *argv, env=dict(environment), stdin=stdin, stdout=stdout,
+            stderr=stderr, pass_fds=pass_fds, cwd=cwd, start_new_session=True,
+        ))  # fmt: skip
+        try:
+            return cls(*await asyncio.shield(spawning))
+        except asyncio.CancelledError:  # asyncio would leave pipes, and processes of the group
+            await asyncio.wait({spawning})
+            if spawning.exception() is None:
+                await cls(*spawning.result()).stop()
+            raise
 
     @property
     def pid(self) -> int:
@@ -53,13 +74,14 @@ class ChildProcess:
         return self._process.returncode
 
     async def wait(self) -> int:
-        """Waits for the exit; returns the exit code."""
-        return await self._process.wait()
+        """Waits for the exit; returns the exit code, negative for a signal."""
+        await self._exited.wait()
+        return int(self._transport.get_returncode() or 0)
 
     async def has_ended_within(self, limit_s: float) -> bool:
         """Waits for the exit at most `limit_s` seconds; returns whether it has exited."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), limit_s)
+            await asyncio.wait_for(self._exited.wait(), limit_s)
         return self.code is not None
 
     def kill(self) -> None:
@@ -70,8 +92,9 @@ class ChildProcess:
     async def ask_to_end(self, grace_s: float) -> None:
         """Sends SIGTERM, also to a suspended process; waits for its exit at most `grace_s` seconds."""
         if self.code is None:
-            for number in (signal.SIGTERM, signal.SIGCONT):
-                self._process.send_signal(number)
+            with suppress(ProcessLookupError):  # it has just ended
+                for number in (signal.SIGTERM, signal.SIGCONT):
+                    self._process.send_signal(number)
             await self.has_ended_within(grace_s)
 
     async def stop(self, grace_s: float = 0.0) -> None:
@@ -80,15 +103,16 @@ class ChildProcess:
             await self.ask_to_end(grace_s)
         finally:
             self.kill()
-            await self._process.wait()
+            await self._exited.wait()
+            self._transport.close()
 
 
 class LoggedProcess(ChildProcess):
     """Child process whose output is copied to a log, line by line. Its exit is noticed, and it can be stopped, while
     its own children hold the output open."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        super().__init__(process)
+    def __init__(self, transport: asyncio.SubprocessTransport, protocol: _Protocol) -> None:
+        super().__init__(transport, protocol)
         self._tail: deque[str] = deque(maxlen=LOG_TAIL_LINES)
         self._copying: asyncio.Task[None] | None = None
 
@@ -110,21 +134,16 @@ class LoggedProcess(ChildProcess):
         """
         log_file.parent.mkdir(parents=True, exist_ok=True)
         log = os.fdopen(os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab", buffering=0)
-        # With asyncio's own pipe, `Process.wait` returns only when all child processes have closed it as well.
-        output, child_output = os.pipe()
+        stderr = log.fileno() if has_own_errors else asyncio.subprocess.STDOUT
         try:
-            stderr = log.fileno() if has_own_errors else asyncio.subprocess.STDOUT
-            child = await cls.spawn(*argv, environment=environment, stdin=stdin, stdout=child_output, stderr=stderr)
+            child = await cls.spawn(
+                *argv, environment=environment, stdin=stdin, stdout=asyncio.subprocess.PIPE, stderr=stderr
+            )
         except BaseException:
-            os.close(output)
             log.close()
             raise
-        finally:
-            os.close(child_output)
-        lines, transport = await _lines_of(output)
-        child._copying = asyncio.create_task(child._copy(lines, log, on_line, secret.encode()))
-        child._copying.add_done_callback(lambda _: transport.close())  # also when it is cancelled before it begins
-        child._copying.add_done_callback(lambda _: log.close())
+        child._copying = asyncio.create_task(child._copy(log, on_line, secret.encode()))
+        child._copying.add_done_callback(lambda _: log.close())  # also when it is cancelled before it begins
         return child
 
     @property
@@ -146,24 +165,15 @@ class LoggedProcess(ChildProcess):
             self._copying.cancel()
             await asyncio.wait({self._copying})
 
-    async def _copy(
-        self, lines: asyncio.StreamReader, log: BinaryIO, on_line: Callable[[str], None], secret: bytes
-    ) -> None:
-        while line := await _next_line(lines):
+    async def _copy(self, log: BinaryIO, on_line: Callable[[str], None], secret: bytes) -> None:
+        assert self._process.stdout is not None  # noqa: S101 (a pipe)
+        while line := await _next_line(self._process.stdout):
             line = line.replace(secret, b"(hidden)") if secret else line
             text = line.decode(errors="replace").rstrip()
             self._tail.append(text)
             with suppress(OSError):  # a full disk loses the line, but must not block the process
                 log.write(line)
             on_line(text)
-
-
-async def _lines_of(descriptor: int) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
-    lines = asyncio.StreamReader(limit=MAX_LINE_BYTES)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(descriptor, "rb", buffering=0)
-    )
-    return lines, transport
 
 
 async def _next_line(lines: asyncio.StreamReader) -> bytes:
@@ -204,7 +214,6 @@ async def run_command(*argv: str, environment: Mapping[str, str], limit_s: float
             outputs = await child._process.communicate()
             code = await child.wait()
     finally:
-        if child.code is None:
-            await child.stop()
+        await child.stop()
     output, errors = (text.decode(errors="replace") for text in outputs)
     return CommandResult(code=code, output=output, errors=errors)

@@ -45,8 +45,8 @@ class RequestProcess(ChildProcess):
     open requests and all later ones. The process is then killed with its group.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        super().__init__(process)
+    def __init__(self, transport: asyncio.SubprocessTransport, protocol: Any) -> None:
+        super().__init__(transport, protocol)
         self._numbers = count()
         self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._loss: ProcessLost | None = None
@@ -71,6 +71,11 @@ class RequestProcess(ChildProcess):
     def is_usable(self) -> bool:
         """Returns whether it can take requests."""
         return self._loss is None and self.code is None
+
+    @property
+    def is_busy(self) -> bool:
+        """Returns whether a request was not answered yet."""
+        return bool(self._pending)
 
     @property
     def errors(self) -> str:
@@ -99,11 +104,11 @@ class RequestProcess(ChildProcess):
         return number, answer
 
     async def stop(self, grace_s: float = 0.0) -> None:
-        """Ends the process: by the end of its input when it has no request and ends within `grace_s` seconds, else by
-        a signal. Idempotent."""
+        """Ends the process: by the end of its input when it then ends within `grace_s` seconds, else by a signal.
+        Idempotent."""
         assert self._process.stdin is not None  # noqa: S101 (a pipe)
         self._process.stdin.close()
-        if grace_s and self.is_usable and not self._pending:
+        if grace_s and self.is_usable:
             await self.has_ended_within(grace_s)
         self._lose(ProcessLost(Loss.ENDED, "it was stopped"))
         await super().stop()

@@ -56,6 +56,16 @@ def end_with_parent(parent: int | None = None) -> None:
         os._exit(NOT_STARTED)
 
 
+def kill_group(process: int) -> None:
+    """Kills the processes of a group, and its first process, which may have no group of its own yet.
+
+    Idempotent, as long as the process was not waited for.
+    """
+    for kill in (os.killpg, os.kill):
+        with suppress(ProcessLookupError, PermissionError):
+            kill(process, signal.SIGKILL)
+
+
 def main() -> None:
     """Runs the program; ends as it ended, or by SIGTERM when the tree was ended before."""
     parent_pid, temporary_folder, argv = int(sys.argv[1]), sys.argv[2], sys.argv[3:]

@@ -21,6 +21,11 @@ ENDS_WITH_PARENT = (
 )
 
 
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
 def is_running(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
@@ -142,6 +147,20 @@ async def test_a_command_has_its_outputs_and_is_killed_with_its_group_when_it_is
     await asyncio.wait({caller})
     group = int((tmp_path / "pid").read_text())
     await until(lambda: not any(is_running(pid) and os.getpgid(pid) == group for pid in psutil.pids()))
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_start_leaves_no_process() -> None:
+    starts = [
+        asyncio.create_task(ChildProcess.spawn("sleep", "600", environment=VARIABLES, stdin=-1, stdout=-1))
+        for _ in range(8)
+    ]
+    for start in starts:
+        await asyncio.sleep(0)
+        start.cancel()
+    await asyncio.wait(starts)
+    assert all(start.cancelled() for start in starts)
+    assert not [child for child in psutil.Process().children() if child.name() == "sleep"]
 
 
 def test_the_kernel_kills_a_suspended_process_when_its_parent_is_killed() -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
@@ -34,8 +34,8 @@ class ServerProcess(LoggedProcess):
     or this process ends. The tree is recorded while it runs: it has to be ended from here if the supervisor was
     killed. `pid` is that of the supervisor; the server is the first of its descendants."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        super().__init__(process)
+    def __init__(self, transport: asyncio.SubprocessTransport, protocol: Any) -> None:
+        super().__init__(transport, protocol)
         self._temporary_folder = ""
         self._descendants: dict[int, psutil.Process] = {}
         self._shared_memory: set[str] = set()
