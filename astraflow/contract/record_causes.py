@@ -5,8 +5,7 @@ A cause that is not listed is shown as its word: `out_of_memory` as "out of memo
 
 from collections.abc import Mapping
 
-CAUSES: Mapping[str, str] = {
-    # reasons of the sizer
+_REASONS = {
     "unmeasured": "no trainer step or no finished work has been measured yet",
     "switched_off": "autoscaling is off",
     "stale_input": "too many measurements are stale to change the size",
@@ -43,6 +42,73 @@ CAUSES: Mapping[str, str] = {
     "serve all: set the sizes by hand, or let these nodes serve all policies",
     "plain_rule": "the trainer of {policy} waits {wait_share:.0%} of the time",
     "complete": "the run is complete",
+}
+"""Reasons of the sizer."""
+
+_EXPORT_HINT = "the run continues without it; `astraflow set-aside RUN` lists and exports it"
+
+_PROBLEMS = {
+    "journal": "{error}",
+    "memory_full": "results fill the {limit_mib:.0f} MiB limit of memory, and no batch is complete: raise "
+    "dataflow.memory_bytes, or lower batch_groups or max_staleness",
+    "trainer_problem": "the trainer of '{policy}' waits: {error}",
+    "flow_unserved": "no node serves all policies of the flow '{flow}' ({policies}): start a node that serves them, or "
+    "add them to the `policies` of a node",
+    "node_on_probation": "the node '{node}' held {held}: it gets a few tasks at a time until it returns results; read "
+    "its log, restart it, or revoke its credential",
+    "records_set_aside": "{records:stored record} could not be read and are set aside ({counts}), [stored as "
+    "{stored_as}][not stored: {store_error}]; the first is {first}; " + _EXPORT_HINT,
+    "batch_set_aside": "batch {batch} is set aside, {rows:row} ({nodes}) [stored as {stored_as}][not stored: "
+    "{store_error}]: {steps:step} on it ended the trainer: {error}; " + _EXPORT_HINT,
+    "checkpoint_set_aside": "{error}",
+    "archive_unwritable": "{error}; the run continues, but new history, events and sampled trajectories wait in "
+    "memory[, and the oldest {dropped:.0f} of them were dropped]",
+    "archive_set_aside": "'{path}' was damaged ({error}) and is kept as '{aside}': history, events and sampled "
+    "trajectories from before are missing here",
+    "revocations": "{error}",
+    "reports_unshown": "reports that could not be shown: {reports:.0f}; the log of the web service has the cause",
+}
+"""Problems of a run."""
+
+_STALLS = {
+    "no_trainer": "its trainer has not connected yet: wait while it prepares the model, or read its log",
+    "no_pull": "its trainer pulls no batch, although {buffered:.0f} groups are ready: restart the trainer",
+    "flows_paused": "the flows {flows} are paused: resume them",
+    "no_node": "no node is in the run: start one with `astraflow join`, or a pool",
+    "nodes_starting": "{nodes:.0f} nodes have joined and load their engine and weights[: {error}]",
+    "episodes_fail": "all {failed:.0f} episodes after step {step:.0f} failed ({outcomes})[: {error}]",
+    "filtered": "{dropped:.0f} groups came in after step {step:.0f}, and all were dropped ({outcomes}); the "
+    "mean reward "
+    "of the latest rollouts is {reward:.3g}[: {error}]",
+    "other_policy": "its flow waits for the trainer of '{other}', which has groups for all versions that its staleness "
+    "allows: see why that trainer makes no steps",
+    "old_weights": "all nodes are {lag:.0f} or more versions behind its trainer, more than max_staleness = "
+    "{max_staleness:.0f} allows[: {error}]",
+    "tasks_kept": "the node '{node}' holds {tasks:.0f} tasks, the oldest for {held_s:.0f} s, and has returned "
+    "{results:.0f}: read its log, restart it, or revoke its credential",
+    "evaluating": "its nodes run the evaluation '{evaluation}' ({done:.0f} of {total:.0f} samples), and take no "
+    "training "
+    "tasks meanwhile: add a node, or stop the round",
+    "no_leases": "{nodes:.0f} nodes are ready and lease no task[: {error}]",
+}
+"""Causes for which a trainer gets no batch."""
+
+_EVALUATION_STALLS = {
+    "evaluation_unserved": "no node that serves its policies is ready",
+    "evaluation_untaken": "none of the {nodes:.0f} ready nodes takes evaluation tasks: set nodes.evaluates = "
+    "true on one",
+    "evaluation_versions": "it needs {versions}, and its nodes serve other versions, which another party loads: "
+    "stop it "
+    "and evaluate the version that they serve, or let a node with its own engine join",
+    "evaluation_error": "{error}",
+}
+"""Causes for which no node runs a task of an evaluation."""
+
+CAUSES: Mapping[str, str] = {
+    **_REASONS,
+    **_PROBLEMS,
+    **{cause: f"the policy '{{policy}}' is not trained: {text}" for cause, text in _STALLS.items()},
+    **{cause: f"the evaluation '{{evaluation}}' does not run: {text}" for cause, text in _EVALUATION_STALLS.items()},
 }
 """Template by `Record.cause`, which is rendered with the values of the record."""
 

@@ -46,6 +46,12 @@ class Record:
     """Figures and texts of the record. Only `text`, a whole sentence, where an earlier release wrote it."""
 
 
+def problem_record(cause: str, subject: str, **values: Value) -> Record:
+    """Returns a problem, with a cause of `CAUSES` and the values of its text."""
+    kind = RecordKind.PROBLEM
+    return Record(kind=kind, subject=subject, cause=cause, severity=kind.severity, values=values)
+
+
 def render(record: Record) -> str:
     """Returns the whole sentence, with the actor and the reason where a person or a program acted.
 

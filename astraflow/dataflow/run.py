@@ -16,7 +16,7 @@ from astraflow.contract.errors import InvalidInput, RunComplete, UnknownPolicy
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.plugins import PluginChange
 from astraflow.contract.record_kinds import RecordKind
-from astraflow.contract.records import Record, render
+from astraflow.contract.records import Record, problem_record
 from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.values import Json, Value
 from astraflow.dataflow.activity import RunActivity, TermActivity
@@ -40,7 +40,6 @@ from astraflow.runtime.clock import Clock
 TRAINER_WAIT_VALID_S = 10.0
 """Time for which a trainer's word about what it waits for is valid; it repeats it every two seconds."""
 
-EXPORT_HINT = "the run continues without it; `astraflow set-aside RUN` lists and exports it"
 
 _ESSENTIAL = ("flow ", "stream ", "evaluation ")
 """Begins of the names of states without which a run cannot go on."""
@@ -78,7 +77,7 @@ class Run:
     """Notified when there may be tasks to lease, by node."""
     trainers_notifier: Notifier = field(default_factory=Notifier, init=False)
     """Notified when there may be a batch to pull, by policy."""
-    _damage: str = field(default="", init=False)
+    _damage: Record | None = field(default=None, init=False)
     """Sentence about the records that could not be read at the start; empty if all could."""
 
     def __post_init__(self) -> None:
@@ -230,10 +229,9 @@ class Run:
         except OSError as problem:
             stored = {"store_error": str(problem)}
         first = f"{records[0].what} {records[0].key}: {records[0].problem}"
-        values = {"records": len(records), "counts": counts_text(records), "first": first, **stored}
-        record = Record(kind=RecordKind.RECORDS_SET_ASIDE, subject=run, values=values)
-        self._damage = f"{render(record)}; {EXPORT_HINT}"
-        self.events.add_action(record)
+        values: dict[str, Any] = {"records": len(records), "counts": counts_text(records), "first": first, **stored}
+        self._damage = problem_record("records_set_aside", run, **values)
+        self.events.record_action(RecordKind.RECORDS_SET_ASIDE, run, **values)
 
     def _restore_part(self, name: str, part: Any) -> None:
         """Restores one state. Raises: InvalidInput when a flow's or a stream's cannot be read: it has the counts."""
@@ -317,42 +315,36 @@ class Run:
         """True if new groups may be issued: the journal has not failed, and results do not fill the memory."""
         return self.journal.failure is None and self.held_bytes < self.memory_bytes
 
-    def problems(self) -> tuple[str, ...]:
-        """Returns what blocks the run now, each with a remedy."""
-        problems = [] if self.journal.failure is None else [str(self.journal.failure)]
+    def problems(self) -> tuple[Record, ...]:
+        """Returns what blocks the run now."""
+        problems = (
+            [] if self.journal.failure is None else [problem_record("journal", "", error=str(self.journal.failure))]
+        )
         waiting = [stream for policy, stream in self.streams.items() if self.waiting_pulls[policy]]
         is_starved = any(not stream.open_batches for stream in waiting)
         if is_starved and self.held_bytes >= self.memory_bytes:
-            problems.append(
-                f"results fill the {self.memory_bytes / 2**20:.0f} MiB limit of memory, and no batch is complete: "
-                "raise dataflow.memory_bytes, or lower batch_groups or max_staleness"
-            )
+            problems.append(problem_record("memory_full", "", limit_mib=self.memory_bytes / 2**20))
         now = self.clock.now()
         waits = [
-            f"the trainer of {policy!r} waits: {problem}"
-            for policy, (at, problem) in self.trainer_waits.items()
-            if problem and now - at < TRAINER_WAIT_VALID_S
+            problem_record("trainer_problem", policy, policy=policy, error=error)
+            for policy, (at, error) in self.trainer_waits.items()
+            if error and now - at < TRAINER_WAIT_VALID_S
         ]
         set_aside = filter(None, [self._damage, *(stream.last_set_aside for stream in self.streams.values())])
         return (*problems, *waits, *self._flows_without_nodes(), *self._nodes_on_probation(), *set_aside)
 
-    def _nodes_on_probation(self) -> list[str]:
+    def _nodes_on_probation(self) -> list[Record]:
         """Returns a problem for each node that keeps tasks and returns no results."""
         kept = {node.facts.name: node.kept for node in self.registry.nodes() if node.kept and node.is_live}
-        return [
-            f"the node {name!r} held {what}: it gets a few tasks at a time until it returns results; read its log, "
-            "restart it, or revoke its credential"
-            for name, what in kept.items()
-        ]
+        return [problem_record("node_on_probation", name, node=name, held=held) for name, held in kept.items()]
 
-    def _flows_without_nodes(self) -> list[str]:
+    def _flows_without_nodes(self) -> list[Record]:
         """Returns a problem for each flow that none of the nodes serves; none while the run has no nodes."""
         nodes = [node for node in self.registry.nodes() if node.is_live and node.drain_reason is None]
         with_nodes = [flow for flow in self.all_flows if flow.answers is None]
         unserved = [flow for flow in with_nodes if not any(node.facts.serves(flow.served_policies) for node in nodes)]
         return [
-            f"no node serves all policies of the flow {flow.id!r} ({', '.join(flow.served_policies)}): start a node "
-            "that serves them, or add them to the `policies` of a node"
+            problem_record("flow_unserved", flow.id, flow=flow.id, policies=", ".join(flow.served_policies))
             for flow in unserved
             if nodes and not self.is_over
         ]

@@ -16,6 +16,7 @@ from astraflow.contract.ids import FlowId, PolicyId, PoolId, Version
 from astraflow.contract.nodes import FlowSpec, JoinResult, PolicySpec
 from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import Record, problem_record
 from astraflow.contract.reports.report import Report
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.dataflow.admission.admitter import Admitter
@@ -324,9 +325,14 @@ class Service:
             now=self._clock.now(),
             wall=self._clock.wall(),
             uptime_s=self._clock.now() - self._began_at,
-            service_problems=tuple(filter(None, (self._archive.problem, self._credentials.problem))),
+            service_problems=self._own_problems(),
             recommendations=self._recommender.latest,
         )
+
+    def _own_problems(self) -> tuple[Record, ...]:
+        unpublished = self._credentials.problem
+        revocations = problem_record("revocations", "", error=unpublished) if unpublished else None
+        return tuple(problem for problem in (self._archive.problem, revocations) if problem is not None)
 
     def _welcome(self, node: Node) -> JoinResult:
         config = self._config

@@ -12,6 +12,7 @@ from astraflow.contract.record_causes import CAUSES, WORDS
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import MAX_VALUE_CHARACTERS, NO_REASON, Record, render, render_cause, value_names
 from astraflow.contract.values import Value
+from astraflow.dataflow.reporting.binding_constraints import Constraint
 from astraflow.dataflow.reporting.limits_in_effect import HOLD_REASONS
 
 HOSTILE = "{0.__class__}{actor}[x]\x1b[2J\n\u202e%s"
@@ -88,7 +89,7 @@ def test_a_sentence_of_an_earlier_release_is_shown_as_it_is() -> None:
 
 
 def test_each_reason_and_limit_of_the_sizer_has_a_text() -> None:
-    assert {reason.value for reason in Reason} <= CAUSES.keys()
+    assert {reason.value for reason in Reason} | {stall.value for stall in Constraint} <= CAUSES.keys()
     assert {limit.value for limit in LimitInEffect} | {reason.value for reason in HOLD_REASONS} == WORDS.keys()
 
 
@@ -108,5 +109,8 @@ def test_dataflow_records_every_kind_of_event_with_values_that_its_template_name
                     value_keywords = {keyword.arg for keyword in keywords if keyword.arg} - OPTIONS - {"text"}
                     assert value_keywords <= value_names(kind.template).keys(), f"{path.name}: {name}"
     of_the_sizer = {RecordKind.TARGET_LIMITED.name}
+    of_problems = {RecordKind.PROBLEM.name}
     of_the_page = {RecordKind.REPORTS_SKIPPED.name}
-    assert recorded | of_the_sizer | of_the_page == {kind.name for kind in RecordKind if not kind.is_decision}
+    assert recorded | of_the_sizer | of_problems | of_the_page == {
+        kind.name for kind in RecordKind if not kind.is_decision
+    }

@@ -72,8 +72,9 @@ async def test_a_full_disk_drops_the_oldest_samples_and_keeps_actions(
     await archive.flush()
     problem = archive.problem
     assert problem is not None
-    assert "free some space" in problem
-    assert "dropped" in problem
+    assert problem.cause == "archive_unwritable"
+    assert "free some space" in str(problem.values["error"])
+    assert float(problem.values["dropped"]) > 0
     make_room(archive)
     left = await archive.read(sequences)
     assert archive.problem is None
@@ -136,7 +137,9 @@ async def test_a_file_damaged_during_the_run_is_set_aside_and_writing_goes_on(tm
         await archive.read(lambda database: database.execute("select body from seconds").fetchall())
     archive.put(INSERT, 2, b"")
     assert await archive.read(sequences) == [2]
-    assert archive.problem is not None and "history.unreadable.sqlite" in archive.problem
+    assert archive.problem is not None
+    assert archive.problem.cause == "archive_set_aside"
+    assert archive.problem.values["aside"] == "history.unreadable.sqlite"
     archive.close()
     assert (tmp_path / "history.unreadable.sqlite").stat().st_size == len(content)
 

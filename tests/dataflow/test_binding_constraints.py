@@ -7,9 +7,11 @@ import pytest
 
 from astraflow.contract.ids import FlowId, PolicyId, Version
 from astraflow.contract.nodes import EvaluationMode
+from astraflow.contract.records import Record, render
 from astraflow.contract.reports.evaluations import EvaluationState
 from astraflow.contract.reports.report import Completion, FlowReport, NodeReport, NodeState, Pace, Report
-from astraflow.dataflow.reporting.binding_constraints import HELD_S, START_S, ConstraintMonitor, FlowRole
+from astraflow.contract.values import Value
+from astraflow.dataflow.reporting.binding_constraints import HELD_S, START_S, Constraint, ConstraintMonitor, FlowRole
 from astraflow.dataflow.reporting.evaluation_constraints import EvaluationMonitor
 from tests import make
 
@@ -51,36 +53,43 @@ def at(
     return replace(plain, nodes=(node(),) if nodes is None else nodes, uptime_s=second)
 
 
-def constraint_text(watch: ConstraintMonitor, **state: Any) -> str:
+def problem_of(watch: ConstraintMonitor, **state: Any) -> Record | None:
     """Returns the problem after this state has held for 15 seconds; its counts grow meanwhile."""
-    problems: tuple[str, ...] = ()
+    problems: tuple[Record, ...] = ()
     for second in range(WITHIN_S + 1):
         now = {name: value(second) if callable(value) else value for name, value in state.items()}
         problems = watch.problems(at(second, **now))
     assert len(problems) <= 1
-    return problems[0] if problems else ""
+    return problems[0] if problems else None
 
 
-CAUSES: dict[str, tuple[dict[str, Any], str]] = {
-    "a trainer that has stopped": ({"is_waiting": False, "buffered": 4}, "pulls no batch"),
-    "a paused flow": ({"counts": flow(is_paused=True)}, "'train' are paused"),
-    "no node": ({"nodes": ()}, "no node is in the run"),
-    "nodes that have left": ({"nodes": (node(state=NodeState.GONE),)}, "no node is in the run"),
-    "engines that do not start": ({"nodes": (node("no GPU", state=NodeState.JOINING),)}, "load their engine"),
+CAUSES: dict[str, tuple[dict[str, Any], Constraint, dict[str, Value]]] = {
+    "a trainer that has stopped": ({"is_waiting": False, "buffered": 4}, Constraint.NO_PULL, {"buffered": 4}),
+    "a paused flow": ({"counts": flow(is_paused=True)}, Constraint.FLOWS_PAUSED, {"flows": "'train'"}),
+    "no node": ({"nodes": ()}, Constraint.NO_NODE, {}),
+    "nodes that have left": ({"nodes": (node(state=NodeState.GONE),)}, Constraint.NO_NODE, {}),
+    "engines that do not start": (
+        {"nodes": (node("no GPU", state=NodeState.JOINING),)},
+        Constraint.NODES_STARTING,
+        {"nodes": 1, "error": "no GPU"},
+    ),
     "an engine that fails": (
         {"counts": lambda second: flow(episodes={"retried": 2 * second}), "nodes": (node("out of memory"),)},
-        "out of memory; see /trajectories?outcome=failed",
+        Constraint.EPISODES_FAIL,
+        {"step": 3, "error": "out of memory", "outcome": "failed"},
     ),
     "a reward that fails": (
         {"counts": lambda second: flow(episodes={"failed_reward": second}), "nodes": (node("no judge"),)},
-        "`failed_reward`): no judge",
+        Constraint.EPISODES_FAIL,
+        {"error": "no judge", "outcome": "failed"},
     ),
     "a filter that drops everything": (
         {
             "counts": lambda second: flow(episodes={"accepted": 20 * second}, dropped={"informative": 5 * second}),
             "reward_produced": 0.0,
         },
-        "`informative`); the mean reward of the latest rollouts is 0; see /trajectories?outcome=informative",
+        Constraint.FILTERED,
+        {"reward": 0.0, "error": "", "outcome": "informative"},
     ),
     "groups with failed members": (
         {
@@ -89,38 +98,48 @@ CAUSES: dict[str, tuple[dict[str, Any], str]] = {
             ),
             "nodes": (node("no judge"),),
         },
-        ": no judge; see /trajectories?outcome=failed",
+        Constraint.FILTERED,
+        {"error": "no judge", "outcome": "failed"},
     ),
     "weights that do not arrive": (
         {"counts": flow(tasks_leased=0), "nodes": (node("no route", versions={SOLVER: Version(0)}),)},
-        "3 or more versions behind its trainer, more than max_staleness = 2 allows: no route",
+        Constraint.OLD_WEIGHTS,
+        {"lag": 3, "max_staleness": 2, "error": "no route"},
     ),
     "a node that keeps its tasks": (
         {"nodes": (node(leased=768, oldest_lease_s=2000.0, results=0),)},
-        "holds 768 tasks, the oldest for 2000 s, and has returned none",
+        Constraint.TASKS_KEPT,
+        {"tasks": 768, "held_s": 2000.0, "results": 0},
     ),
     "a node that keeps tasks for longer than groups take": (
         {
             "nodes": (node(leased=32, oldest_lease_s=100.0, results=9),),
             "pace": Pace(limit=40.0, outstanding=40.0, group_s=20.0, step_s=1.0),
         },
-        "and has returned 9",
+        Constraint.TASKS_KEPT,
+        {"results": 9},
     ),
     "nodes that lease nothing": (
         {"counts": flow(tasks_leased=0), "nodes": (node("paused after 5 failures"),)},
-        "lease no task: paused after 5 failures",
+        Constraint.NO_LEASES,
+        {"nodes": 1, "error": "paused after 5 failures"},
     ),
 }
 
 
-@pytest.mark.parametrize("cause", CAUSES)
-def test_each_cause_is_named_within_15_seconds(cause: str) -> None:
-    state, text = CAUSES[cause]
-    assert text in constraint_text(monitor(), **state)
+@pytest.mark.parametrize("case", CAUSES)
+def test_each_cause_is_named_within_15_seconds(case: str) -> None:
+    state, cause, values = CAUSES[case]
+    problem = problem_of(monitor(), **state)
+    assert problem is not None
+    assert problem.cause == cause.value
+    assert problem.values.items() >= {"policy": SOLVER, **values}.items()
+    assert "?" not in render(problem)
 
 
 def test_a_trainer_that_has_not_connected_is_named() -> None:
-    assert "has not connected" in constraint_text(monitor(is_attached=False), is_waiting=False)
+    problem = problem_of(monitor(is_attached=False), is_waiting=False)
+    assert problem is not None and problem.cause == "no_trainer"
 
 
 @pytest.mark.parametrize(
@@ -137,9 +156,9 @@ def test_a_start_is_no_problem_until_it_takes_long(is_attached: bool, state: dic
 def test_a_flow_that_waits_for_the_trainer_of_another_policy_is_named() -> None:
     other = make.stream_report("verifier", issue_headroom=0, in_batch=4)
     watch = monitor(policies=(SOLVER, VERIFIER))
-    assert "waits for the trainer of 'verifier'" in constraint_text(
-        watch, counts=flow(open=0, tasks_leased=0), others=(other,)
-    )
+    problem = problem_of(watch, counts=flow(open=0, tasks_leased=0), others=(other,))
+    assert problem is not None
+    assert (problem.cause, problem.values["other"]) == ("other_policy", "verifier")
 
 
 NORMAL: dict[str, dict[str, Any]] = {
@@ -156,15 +175,15 @@ NORMAL: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", NORMAL)
 def test_normal_waits_are_no_problem(name: str) -> None:
-    assert constraint_text(monitor(), **NORMAL[name]) == ""
+    assert problem_of(monitor(), **NORMAL[name]) is None
 
 
-def test_the_text_stays_the_same_while_the_cause_holds_and_goes_when_groups_arrive() -> None:
+def test_the_problem_stays_the_same_while_the_cause_holds_and_goes_when_groups_arrive() -> None:
     watch = monitor()
     texts = set[str]()
     for second in range(60):
         counts = flow(episodes={"accepted": 9 * second}, dropped={"informative": 9 * second})
-        texts.update(watch.problems(at(second, counts=counts)))
+        texts.update(map(render, watch.problems(at(second, counts=counts))))
     assert len(texts) == 1
     for second in range(60, 60 + int(HELD_S) + 2):
         problems = watch.problems(at(second, admitted=second))
@@ -183,25 +202,36 @@ def test_a_round_on_all_nodes_is_named_as_the_cause() -> None:
     watch = monitor()
     for second in range(WITHIN_S + 1):
         problems = watch.problems(replace(at(second, counts=flow(tasks_leased=0)), evaluations=(round_,)))
-    assert "run the evaluation 'held-out' (60 of 80 samples)" in problems[0]
+    assert problems[0].cause == "evaluating"
+    assert problems[0].values.items() >= {"evaluation": "held-out", "done": 60, "total": 80}.items()
 
 
 @pytest.mark.parametrize(
-    ("nodes", "text"),
+    ("nodes", "cause", "values"),
     [
-        ((), "no node that serves its policies is ready"),
-        ((node(state=NodeState.JOINING),), "no node that serves its policies is ready"),
-        ((with_mode(EvaluationMode.NONE),), "nodes.evaluates = true"),
-        ((with_mode(EvaluationMode.SERVED_VERSION), with_mode(EvaluationMode.NONE)), "needs version 10 of 'solver'"),
-        ((with_mode(EvaluationMode.RESERVED, "evaluation: MemoryError: full"),), "MemoryError: full"),
+        ((), "evaluation_unserved", {}),
+        ((node(state=NodeState.JOINING),), "evaluation_unserved", {}),
+        ((with_mode(EvaluationMode.NONE),), "evaluation_untaken", {"nodes": 1}),
+        (
+            (with_mode(EvaluationMode.SERVED_VERSION), with_mode(EvaluationMode.NONE)),
+            "evaluation_versions",
+            {"versions": "version 10 of 'solver'"},
+        ),
+        (
+            (with_mode(EvaluationMode.RESERVED, "evaluation: MemoryError: full"),),
+            "evaluation_error",
+            {"error": "evaluation: MemoryError: full"},
+        ),
     ],
 )
-def test_a_round_that_no_node_can_run_says_why(nodes: tuple[NodeReport, ...], text: str) -> None:
+def test_a_round_that_no_node_can_run_says_why(
+    nodes: tuple[NodeReport, ...], cause: str, values: dict[str, Value]
+) -> None:
     round_ = make.round_report(state=EvaluationState.RUNNING)
     watch = EvaluationMonitor({round_.flow: [SOLVER]})
     for second in range(WITHIN_S + 1):
         problems = watch.problems(replace(at(second, nodes=nodes), evaluations=(round_,)))
-    assert [text in problem for problem in problems] == [True]
+    assert [(problem.cause, problem.values) for problem in problems] == [(cause, {"evaluation": "held-out", **values})]
     reserved = replace(round_, reserved_nodes=(node().id,))
     assert watch.problems(replace(at(WITHIN_S + 1, nodes=nodes), evaluations=(reserved,))) == ()
 

@@ -42,7 +42,7 @@ async def test_a_memory_limit_below_one_batch_is_reported_while_the_trainer_wait
         assert not (await service.control.report()).problems
         pulling = asyncio.create_task(trainer.pull_batch(version=Version(0), wait_s=1.0))
         problems = await anext(report.problems async for report in service.control.watch_report() if report.problems)
-        assert "dataflow.memory_bytes" in problems[0]
+        assert problems[0].cause == "memory_full"
         assert await pulling is None
 
 

@@ -4,13 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import Record, problem_record, render
 from astraflow.contract.reports.report import Report
 from astraflow.dataflow.reporting.health import STARVED_S, HealthMonitor
 from tests import make
 
 
 def at(
-    second: float, *, problems: tuple[str, ...] = (), episodes: dict[str, int] | None = None, **stream: Any
+    second: float, *, problems: tuple[Record, ...] = (), episodes: dict[str, int] | None = None, **stream: Any
 ) -> Report:
     flow = replace(make.flow_report(), episodes=episodes or {})
     plain = make.report(make.stream_report(**stream), flows=(flow,))
@@ -65,6 +66,8 @@ def test_a_failing_flow_is_reported_with_the_latest_error() -> None:
 def test_problems_and_redelivered_batches_are_reported() -> None:
     watch = HealthMonitor()
     assert kinds(watch, at(0)) == []
-    assert kinds(watch, at(1, problems=("disk full",))) == ["problem"]
-    assert kinds(watch, at(2, problems=("disk full",), redelivered=1)) == ["batch_redelivered"]
-    assert kinds(watch, at(3, redelivered=1)) == ["problem_resolved"]
+    full, fuller = (problem_record("journal", "", error=f"disk full, {held} waiting") for held in (3, 4))
+    assert list(watch.changes(at(1, problems=(full,)))) == [replace(full, subject="evening")]
+    assert kinds(watch, at(2, problems=(fuller,), redelivered=1)) == ["batch_redelivered"], "only its figure changed"
+    (resolved,) = watch.changes(at(3, redelivered=1))
+    assert (resolved.subject, render(resolved)) == ("evening", "resolved: disk full, 4 waiting")

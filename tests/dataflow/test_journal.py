@@ -25,7 +25,7 @@ from tests.errors import raises_code
 pytestmark = pytest.mark.anyio
 
 INSERT = "insert into acts values (?, ?)"
-INSERT_ROUTED = "insert into routed values (?, ?, null, 0)"
+INSERT_ADMISSION = "insert into admissions values (?, ?, null, 0)"
 DELETE_ADMISSION = "delete from admissions where policy = ? and group_id = ?"
 
 
@@ -235,7 +235,7 @@ async def test_rows_whose_keys_were_damaged_are_written_again(tmp_path: Path) ->
     journal = Journal(path)
     async with committing(journal):
         for group in range(4):
-            journal.put(INSERT_ROUTED, "solver", f"train:{group}")
+            journal.put(INSERT_ADMISSION, "solver", f"train:{group}")
         await journal.wait_durable()
     with closing(sqlite3.connect(path)) as database:
         database.execute("pragma journal_mode = delete")
@@ -246,7 +246,7 @@ async def test_rows_whose_keys_were_damaged_are_written_again(tmp_path: Path) ->
     reopened = Journal(path)
     async with committing(reopened):
         reopened.put(DELETE_ADMISSION, "solver", "train:1")
-        reopened.put(INSERT_ROUTED, "solver", "train:1")
+        reopened.put(INSERT_ADMISSION, "solver", "train:1")
         await reopened.wait_durable()
 
         assert reopened.rows("pragma integrity_check") == [("ok",)]

@@ -265,7 +265,7 @@ async def test_a_node_that_hung_is_named_in_events_problems_and_its_report(tmp_p
         assert hostile.is_on_probation
         assert hostile.results == 0
         assert hostile.lease_expiries > FIRST_TASKS
-        assert any("'hostile-0'" in problem for problem in report.problems)
+        assert ("node_on_probation", "hostile-0") in [(problem.cause, problem.subject) for problem in report.problems]
         assert any(event.kind.value == "leases_expired" and event.subject == hostile.id for event in report.events)
         (honest,) = [node for node in report.nodes if node.facts.pool == "honest"]
         assert (honest.is_on_probation, honest.lease_expiries) == (False, 0)

@@ -7,6 +7,7 @@ import pytest
 
 from astraflow.contract.errors import StorageFull
 from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.records import Record, render
 from astraflow.dataflow.operations.nodes import NodeOperations
 from astraflow.dataflow.operations.trainers import TrainerOperations
 from astraflow.dataflow.reporting.report import build_report
@@ -25,7 +26,7 @@ async def test_a_full_disk_is_reported_and_stops_issuing_until_space_is_free(
     async with opened(tmp_path, config()) as (run, journal):
         nodes = NodeOperations(run)
 
-        def problems() -> tuple[str, ...]:
+        def problems() -> tuple[Record, ...]:
             return build_report(run, name="test", sequence=1, now=0, wall=0, uptime_s=0).problems
 
         node = nodes.membership.join(facts()).id
@@ -36,7 +37,8 @@ async def test_a_full_disk_is_reported_and_stops_issuing_until_space_is_free(
         journal.put("insert into states values ('filler', ?)", "x" * 100_000)
         with pytest.raises(StorageFull):
             await journal.wait_durable()
-        assert "free some space" in problems()[0]
+        assert problems()[0].cause == "journal"
+        assert "free some space" in str(problems()[0].values["error"])
         issued = run.flows[next(iter(run.flows))].issued
         with pytest.raises(StorageFull):
             await nodes.leasing.lease(node, 4, versions={PolicyId("solver"): Version(0)}, wait_s=0)
@@ -62,4 +64,4 @@ async def test_what_a_trainer_waits_for_is_a_problem_until_it_goes_on_or_is_sile
         listed.append(run.problems())
 
     assert [len(problems) for problems in listed] == [1, 0, 0]
-    assert listed[0] == ("the trainer of 'solver' waits: the disk is full",)
+    assert [render(problem) for problem in listed[0]] == ["the trainer of 'solver' waits: the disk is full"]

@@ -75,7 +75,7 @@ class SyntheticRun:
     nodes: tuple[str, ...] = ("node-a", "node-b")
     simulated: tuple[str, ...] = ()
     node_errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
+    problems: tuple[Record, ...] = ()
     evaluation: str = "held-out"
     asker: str = "schedule"
     """Requester of its evaluation rounds."""

@@ -39,7 +39,8 @@ async def test_a_trainer_that_cannot_write_its_checkpoint_says_so_in_the_report(
     options = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=1000000")
     async with running("smoke", small_trainer_disk.parent, *options) as run:
         report = await run.until(lambda report: bool(report.problems))
-        assert "'solver' waits: cannot write checkpoint" in report.problems[0]
+        assert (report.problems[0].cause, report.problems[0].subject) == ("trainer_problem", "solver")
+        assert "cannot write checkpoint" in str(report.problems[0].values["error"])
         subprocess.run(["mount", "-o", "remount,size=200m", str(small_trainer_disk)], check=True)
         await run.until(lambda report: not report.problems)
         assert_balanced(await run.steps_more(3))
@@ -49,7 +50,7 @@ async def test_a_full_disk_is_reported_and_the_run_continues_without_loss(small_
     options = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=1000000")
     async with running("smoke", small_disk / "run", *options, output_file=tmp_path / "run.out") as run:
         report = await run.until(lambda report: bool(report.problems))
-        assert "free some space" in report.problems[0]
+        assert "free some space" in str(report.problems[0].values["error"])
         subprocess.run(["mount", "-o", "remount,size=200m", str(small_disk)], check=True)
         await run.until(lambda report: not report.problems)
         report = await run.steps_more(5)

@@ -61,8 +61,8 @@ async def test_training_goes_on_without_a_batch_that_ends_the_trainer(
         await run.until(lambda report: report.streams[0].steps >= 2)
         await push_poison(run)
         report = await run.until(lambda report: report.streams[0].dropped.get("set_aside", 0) > 0)
-        (problem, *_) = (problem for problem in report.problems if "set aside" in problem)
-        assert error in problem and "harm" in problem
+        (problem, *_) = (problem for problem in report.problems if problem.cause == "batch_set_aside")
+        assert error in str(problem.values["error"]) and "harm" in str(problem.values["nodes"])
         report = await run.steps_more(5)
         assert_balanced(report)
         assert {"step_failed", "batch_set_aside"} <= {event.kind.value for event in report.events}

@@ -86,7 +86,7 @@ async def test_each_node_runs_the_flows_whose_policies_it_serves(tmp_path: Path)
         report = await report_when_admitted(client, "train-solver")
         issued = {flow.id: flow.issued for flow in report.flows}
         assert issued[FlowId("train-verifier")] == 0
-        assert any("train-verifier" in problem for problem in report.problems)
+        assert ("flow_unserved", "train-verifier") in [(problem.cause, problem.subject) for problem in report.problems]
         async with node(address, name="b", engine=None, policies=["verifier"]):
             report = await report_when_admitted(client, "train-solver", "train-verifier")
             assert report.problems == ()

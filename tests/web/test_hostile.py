@@ -15,6 +15,7 @@ import pytest
 
 from astraflow.contract.ids import Version
 from astraflow.contract.plugins import PlannedPlugins, PluginSlot
+from astraflow.contract.records import problem_record
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.synthetic_run import SyntheticRun, hostile_record
 from tests.web.all_pages import ServedSite, served_site
@@ -148,6 +149,6 @@ def _hostile_world(planned: PlannedPlugins) -> SyntheticRun:
         nodes=(HOSTILE, "b"),
         simulated=(HOSTILE,),
         node_errors={"b": (HOSTILE,)},
-        problems=(HOSTILE,),
+        problems=(problem_record(HOSTILE, HOSTILE, outcome=HOSTILE),),
         prompt=HOSTILE,
     )

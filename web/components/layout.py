@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.records import Record
 from web.components import formats
 from web.history.time_ranges import DEFAULT_RANGE, NAMED_RANGES_S, TimeRange, range_from
 from web.process_settings import Settings
@@ -58,7 +59,7 @@ class PageLayout:
     recipe: str
     dataflow: str
     simulated: tuple[str, ...]
-    problems: tuple[str, ...]
+    problems: tuple[Record, ...]
     is_durable: bool
     sequence: int
     age_s: float | None

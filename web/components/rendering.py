@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from astraflow.contract.records import render
 from astraflow.runtime.clock import SystemClock
 from web.accounts.viewer import Viewer
 from web.components import formats
@@ -25,6 +26,7 @@ from web.security.flash import read_flash
 from web.security.path_prefix import with_prefix
 from web.security.resources import Resource
 from web.security.roles import Permission
+from web.state.annotations import capitalized
 from web.state.fleet_state import FleetState
 from web.state.run_state import RunState
 
@@ -129,12 +131,6 @@ def _with_inline_code(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 (the text is escaped; only our tags are added)
 
 
-def _with_links(text: str) -> Markup:
-    """Escaped text with inline code, and with addresses of the run's trajectories as links."""
-    pattern = r"(?<!\S)(/trajectories\?[a-z_]+=[\w%+-]*)"
-    return Markup(re.sub(pattern, r'<a href="\1">the trajectories</a>', str(_with_inline_code(text))))  # noqa: S704 (escaped; only our tags are added)
-
-
 def _feature_templates() -> dict[str, BaseLoader]:
     """Loaders by package: `pools/page.html` is `web/pools/templates/page.html`."""
     folders = (folder for folder in WEB_FOLDER.glob("*/templates") if folder != SHARED_TEMPLATES)
@@ -173,7 +169,7 @@ def _environment() -> Environment:
         "may_scroll": may_scroll,
         "short_names": formats.with_short_names,
         "ticked": _with_inline_code,
-        "with_links": _with_links,
+        "sentence": lambda record: capitalized(render(record)),
         "since": lambda at: formats.since(clock.wall() - at),
         "ahead": lambda at: formats.duration(max(0.1, at - clock.wall())),
     }

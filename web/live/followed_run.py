@@ -12,6 +12,7 @@ from astraflow.client.connect import PageAccess, connect_page
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.errors import AstraFlowError, Unavailable
+from astraflow.contract.records import Record
 from astraflow.contract.reports.report import Event, Report
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.folders.run_folders import RunFolder
@@ -301,7 +302,7 @@ def connected_planes(
 
 
 def _region_renderer(
-    pages: PageRenderer, fleet_state: FleetState, problems: Callable[[], tuple[str, ...]]
+    pages: PageRenderer, fleet_state: FleetState, problems: Callable[[], tuple[Record, ...]]
 ) -> Callable[[Report, Mapping[str, LiveText]], dict[str, str]]:
     """Returns a renderer of page regions that are replaced whole; pool cards only every few reports, and events only
     when there are others: browsers count their ages."""

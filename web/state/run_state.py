@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from astraflow.contract.records import Record, problem_record
 from astraflow.contract.reports.report import Report
 from astraflow.runtime.clock import Clock
 from web.history.points import Point, Series
@@ -46,15 +47,12 @@ class RunState:
         """Reports and frames that could not be shown since this process started. Count."""
 
     @property
-    def problems(self) -> tuple[str, ...]:
+    def problems(self) -> tuple[Record, ...]:
         """Problems that stop the run, from the report, and reports that could not be shown."""
         reported = self.report.problems if self.report is not None else ()
         if not self.skipped_reports:
             return reported
-        return (
-            *reported,
-            f"Reports that could not be shown: {self.skipped_reports}; the log of the web service has the cause.",
-        )
+        return (*reported, problem_record("reports_unshown", "", reports=self.skipped_reports))
 
     @property
     def age_s(self) -> float | None:

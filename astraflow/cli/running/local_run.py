@@ -6,10 +6,11 @@ import os
 import sys
 import time
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import urlencode
 
 from rich.console import Console
 from rich.text import Text
@@ -31,7 +32,7 @@ from astraflow.cli.running.supervisor import ProcessEvent, Program, RoleFailed, 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.record_kinds import RecordKind
-from astraflow.contract.records import render
+from astraflow.contract.records import Record, render
 from astraflow.contract.reports.report import Event, NodeState, Report
 from astraflow.dataflow.reporting.failures import FAILING_S, TotalFailure
 from astraflow.recipe.config import Recipe
@@ -92,7 +93,7 @@ class LocalRun:
         self._pids: dict[str, int] = {}
         self._exit_messages: dict[str, str] = {}
         """Latest exit message of each program that failed."""
-        self._problems: tuple[str, ...] = ()
+        self._problems: Mapping[tuple[str, str], Record] = {}
         """Problems in the latest report."""
         self._suspended_at = time.time()
         """Time of the latest suspension that was printed, or of the start. Unix seconds."""
@@ -117,7 +118,7 @@ class LocalRun:
             has_failed = True
             self._reason = "; ".join(str(problem) for problem in flattened_errors(problems))
         return self._tally.summary(
-            reason="; ".join((self._reason, *self._problems)),
+            reason="; ".join((self._reason, *map(render, self._problems.values()))),
             has_failed=has_failed,
             began_at=self._options.began_at,
             ended_at=ended_at or time.monotonic(),
@@ -207,13 +208,19 @@ class LocalRun:
     def _waits_for_nodes(self, report: Report) -> bool:
         return not self._options.has_fleet and waits_for_joined_nodes(report, own=self._programs.nodes())
 
+    def _problem_text(self, problem: Record) -> str:
+        outcome = problem.values.get("outcome")
+        trajectories = f"; see {self._page_address}/trajectories?{urlencode({'outcome': outcome})}" if outcome else ""
+        return f"{render(problem)}{trajectories}"
+
     def _observe(self, report: Report, supervisor: Supervisor) -> None:
         for name in working_programs(report):
             supervisor.mark_ready(name)
         self._tally.observe(report)
-        for problem in set(report.problems) - set(self._problems):
-            self._screen.print_message(problem.replace("; see /", f"; see {self._page_address}/"), style="yellow")
-        self._problems = report.problems
+        problems = {(problem.cause, problem.subject): problem for problem in report.problems}
+        for key in problems.keys() - self._problems.keys():
+            self._screen.print_message(self._problem_text(problems[key]), style="yellow")
+        self._problems = problems
         for event in suspensions(report, after=self._suspended_at):
             self._suspended_at = event.at
             self._screen.print_message(render(event), style="yellow")

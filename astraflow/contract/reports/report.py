@@ -304,9 +304,8 @@ class Report:
     """Nodes of the run, including lost ones."""
     events: tuple[Event, ...]
     """Latest events, newest last."""
-    problems: tuple[str, ...] = ()
-    """Problems that block the run or lose work now, each a sentence with the cause and what to do; empty when there is
-    none."""
+    problems: tuple[Record, ...] = ()
+    """Problems that block the run or lose work now, each with its cause; empty when there is none."""
     is_durable: bool = True
     """False for a run without storage on disk: a restart of dataflow begins the run again."""
     held_bytes: int = 0

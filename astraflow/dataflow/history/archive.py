@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from astraflow.archive.connection import is_damaged, lenient_text, open_read_only, run_query
 from astraflow.contract.errors import CorruptData, InvalidInput, StorageFull, Unavailable
+from astraflow.contract.records import Record, problem_record
 from astraflow.dataflow.history.losses import Losses
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
@@ -123,8 +124,8 @@ class Archive:
         self._clock = clock
         self.losses = Losses()
         """Rows and frames that could not be written, read or sent."""
-        self._set_aside = ""
-        """Sentence about a damaged file that was set aside; empty if there was none."""
+        self._set_aside: Record | None = None
+        """Problem of a damaged file that was set aside; None if there was none."""
         self._use_lock = threading.Lock()
         """Held by a query, and while the file is replaced."""
         self._database = self._opened(starts_empty=starts_empty)
@@ -146,13 +147,14 @@ class Archive:
         return self._path.parent
 
     @property
-    def problem(self) -> str | None:
-        """Problem of the archive as a sentence; None when there is none."""
+    def problem(self) -> Record | None:
+        """Problem of the archive; None when there is none."""
         if not self._failure and not self._dropped:
-            return self._set_aside or None
-        problem = self._failure or f"{str(self._path)!r} is written too slowly"
-        lost = ", and the oldest of them are dropped" if self._dropped else ""
-        return f"{problem}; the run continues, but new history, events and sampled trajectories wait in memory{lost}"
+            return self._set_aside
+        error = self._failure or f"{str(self._path)!r} is written too slowly"
+        return problem_record(
+            "archive_unwritable", "", error=error, **({"dropped": self._dropped} if self._dropped else {})
+        )
 
     def put(self, statement: str, *values: Any, size_bytes: int = 0, must_keep: bool = False) -> None:
         """Queues a change.
@@ -236,16 +238,15 @@ class Archive:
         except OSError as problem:
             raise _explained(problem, self._path) from problem
 
-    def _keep_aside(self, problem: Exception) -> None:
+    def _keep_aside(self, error: Exception) -> None:
         """Renames an unusable file, so that the run starts with a new one instead of stopping: runs do not depend on
         it."""
         aside = self._path.with_name(f"{self._path.stem}{UNREADABLE}{self._path.suffix}")
-        log.error("archive_set_aside", path=str(self._path), aside=str(aside), problem=str(problem))
+        log.error("archive_set_aside", path=str(self._path), aside=str(aside), problem=str(error))
         self._path.replace(aside)
         _remove(self._path)
-        self._set_aside = (
-            f"{str(self._path)!r} was damaged ({problem}) and is kept as {aside.name!r}: history, events and sampled "
-            "trajectories from before are missing here"
+        self._set_aside = problem_record(
+            "archive_set_aside", "", path=str(self._path), error=str(error), aside=aside.name
         )
 
     async def _write_queue(self) -> None:

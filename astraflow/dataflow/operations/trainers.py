@@ -3,16 +3,17 @@
 import asyncio
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 from astraflow.archive.set_aside import SetAsideBatch, failure_text, row_nodes
 from astraflow.contract.batches import Batch, StepFailure, StepReport
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.record_kinds import RecordKind
-from astraflow.contract.records import Record, render
+from astraflow.contract.records import problem_record
 from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.dataflow.operations.evaluator import Evaluator
-from astraflow.dataflow.run import EXPORT_HINT, Run
+from astraflow.dataflow.run import Run
 from astraflow.dataflow.serving.buffer import ServedBatch
 from astraflow.dataflow.serving.failed_steps import MAX_IN_A_ROW, Verdict
 from astraflow.dataflow.serving.stream import SET_ASIDE, STALE, Stream
@@ -47,8 +48,9 @@ class TrainerOperations:
         stream = self._run.stream(policy) if is_trained else None
         self._run.trainers[policy] = {"backend": backend, "is_simulated": is_simulated, "limits": asdict(limits)}
         if stream is not None:
-            if damage not in ("", stream.last_set_aside):
-                stream.note_set_aside(damage)
+            damaged = problem_record("checkpoint_set_aside", policy, error=damage)
+            if damage and damaged != stream.last_set_aside:
+                stream.note_set_aside(damaged)
                 self._run.events.add(RecordKind.CHECKPOINT_SET_ASIDE, policy, error=damage)
             self._advance(stream, version)
         self._run.events.add(RecordKind.TRAINER_ATTACHED, policy, backend=backend, version=version)
@@ -164,26 +166,22 @@ class TrainerOperations:
         if stream.open_batch(served.id) is not served:
             return False
         producers = ", ".join(f"{rows} of {node}" for node, rows in list(batch.nodes.items())[:NAMED_NODES])
-        record = Record(
-            kind=RecordKind.BATCH_SET_ASIDE,
-            subject=stream.policy,
-            values={
-                "batch": served.id,
-                "rows": sum(batch.nodes.values()),
-                "nodes": producers,
-                "steps": len(errors),
-                "error": errors[-1],
-                **stored,
-            },
-        )
-        newer = stream.set_aside(served, sentence=f"{render(record)}; {EXPORT_HINT}")
+        values: dict[str, Any] = {
+            "batch": served.id,
+            "rows": sum(batch.nodes.values()),
+            "nodes": producers,
+            "steps": len(errors),
+            "error": errors[-1],
+            **stored,
+        }
+        newer = stream.set_aside(served, problem_record("batch_set_aside", stream.policy, **values))
         groups = (*served.fresh_groups, *served.replayed)
         self._run.records.record_trained(stream.policy, served.id, replayable=(), released=groups)
         for dissolved in newer:
             self._run.records.record_dissolved(stream.policy, dissolved)
         for group in served.fresh_groups:
             self._run.samples.set_outcome(stream.policy, group.id, outcome=SET_ASIDE, step=None)
-        self._run.events.add_action(record)
+        self._run.events.record_action(RecordKind.BATCH_SET_ASIDE, stream.policy, **values)
         self._advance(stream, stream.version)
         return True
 

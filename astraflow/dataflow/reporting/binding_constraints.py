@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from urllib.parse import urlencode
 
 from astraflow.contract.ids import FlowId, PolicyId
+from astraflow.contract.records import Record, problem_record
 from astraflow.contract.reports.report import FlowReport, NodeReport, NodeState, Report, StreamReport
 from astraflow.contract.rollouts.failures import Boundary
+from astraflow.contract.values import Value
 from astraflow.dataflow.issuing.patience import DEFAULT_LIMIT_S
 
 HELD_S = 10.0
@@ -40,7 +41,9 @@ class Constraint(Enum):
 
     NO_TRAINER = "no_trainer"
     """Nothing pulls batches for the policy."""
-    PAUSED = "paused"
+    NO_PULL = "no_pull"
+    """The trainer pulls no batch although one is ready."""
+    FLOWS_PAUSED = "flows_paused"
     """All flows of the policy are paused."""
     NO_NODE = "no_node"
     """No node is in the run."""
@@ -74,9 +77,9 @@ class FlowRole:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Finding:
+class _Stall:
     constraint: Constraint
-    text: str
+    problem: Record
     held_s: float = HELD_S
     """Time for which the cause must hold. Seconds."""
 
@@ -121,11 +124,11 @@ class _StreamState:
     candidate: Constraint | None = None
     """Cause at the latest report, not yet reported."""
     candidate_since: float = 0.0
-    reported: _Finding | None = None
+    reported: _Stall | None = None
 
 
 class ConstraintMonitor:
-    """Compares each report with the previous ones. Its problems keep their text while their cause holds."""
+    """Compares each report with the previous ones. Its problems keep their values while their cause holds."""
 
     def __init__(self, flows: Mapping[FlowId, FlowRole], *, is_attached: Callable[[PolicyId], bool]) -> None:
         """is_attached: whether a trainer of the policy has ever attached."""
@@ -133,14 +136,14 @@ class ConstraintMonitor:
         self._is_attached = is_attached
         self._streams: dict[PolicyId, _StreamState] = {}
 
-    def problems(self, report: Report) -> tuple[str, ...]:
-        """Returns a sentence for each policy whose trainer gets no batch. Call it once for each report, in order."""
+    def problems(self, report: Report) -> tuple[Record, ...]:
+        """Returns a problem for each policy whose trainer gets no batch. Call it once for each report, in order."""
         if report.completion is not None and report.completion.ends_run:
             return ()
-        findings = (self._reported(report, stream) for stream in report.streams)
-        return tuple(finding.text for finding in findings if finding is not None)
+        stalls = (self._reported(report, stream) for stream in report.streams)
+        return tuple(stall.problem for stall in stalls if stall is not None)
 
-    def _reported(self, report: Report, stream: StreamReport) -> _Finding | None:
+    def _reported(self, report: Report, stream: StreamReport) -> _Stall | None:
         flows = [flow for flow in report.flows if stream.policy in self._flows[flow.id].policies]
         counts = _Counts.of(flows)
         progress = (stream.steps, stream.admitted)
@@ -149,43 +152,41 @@ class ConstraintMonitor:
             state = self._streams[stream.policy] = _StreamState(progress=progress, base=counts)
         if progress != state.progress:
             state.progress, state.base = progress, counts
-        finding = self._finding(report, stream, flows, counts.since(state.base))
-        return _debounced(state, finding, now=report.uptime_s)
+        stall = self._stall_of(report, stream, flows, counts.since(state.base))
+        return _debounced(state, stall, now=report.uptime_s)
 
-    def _finding(
+    def _stall_of(
         self, report: Report, stream: StreamReport, flows: Sequence[FlowReport], counts: _Counts
-    ) -> _Finding | None:
+    ) -> _Stall | None:
         """Returns the first cause that holds now, in the order of a rollout's way to the trainer."""
         if not stream.is_waiting:
-            return self._trainer_finding(stream)
+            return self._trainer_stall(stream)
         running = [flow for flow in flows if not flow.is_paused]
         if not running:
             names = ", ".join(repr(str(flow.id)) for flow in flows)
-            return _found(Constraint.PAUSED, stream, f"the flows {names} are paused: resume them")
+            return _stall(Constraint.FLOWS_PAUSED, stream, flows=names)
         served = {policy for flow in running for policy in self._flows[flow.id].served_policies}
         nodes = [node for node in report.nodes if node.state in _LIVE and node.facts.serves(served)]
         if any(self._flows[flow.id].needs_nodes for flow in running):
-            finding = _node_finding(report, stream, nodes)
-            if finding is not None:
-                return finding
+            stall = _node_stall(report, stream, nodes)
+            if stall is not None:
+                return stall
         return (
             _failures(stream, counts, nodes)
             or _drops(stream, counts, nodes)
-            or _kept_finding(stream, nodes)
-            or self._gate_finding(report, stream, running)
-            or _lease_finding(report, stream, running, nodes)
+            or _kept_stall(stream, nodes)
+            or self._gate_stall(report, stream, running)
+            or _lease_stall(report, stream, running, nodes)
         )
 
-    def _trainer_finding(self, stream: StreamReport) -> _Finding | None:
+    def _trainer_stall(self, stream: StreamReport) -> _Stall | None:
         if not self._is_attached(stream.policy):
-            text = "its trainer has not connected yet: wait while it prepares the model, or read its log"
-        elif stream.in_batch or stream.buffered < stream.batch_groups:
+            return _stall(Constraint.NO_TRAINER, stream)
+        if stream.in_batch or stream.buffered < stream.batch_groups:
             return None  # it computes a step, or would have to wait
-        else:
-            text = f"its trainer pulls no batch, although {stream.buffered} groups are ready: restart the trainer"
-        return _found(Constraint.NO_TRAINER, stream, text)
+        return _stall(Constraint.NO_PULL, stream, buffered=stream.buffered)
 
-    def _gate_finding(self, report: Report, stream: StreamReport, flows: Sequence[FlowReport]) -> _Finding | None:
+    def _gate_stall(self, report: Report, stream: StreamReport, flows: Sequence[FlowReport]) -> _Stall | None:
         """Returns the other policy whose trainer makes no step while a flow waits for it."""
         if any(flow.open for flow in flows):
             return None
@@ -193,60 +194,76 @@ class ConstraintMonitor:
         full = [other.policy for other in report.streams if other.policy in others and other.issue_headroom <= 0]
         if not full:
             return None
-        text = f"its flow waits for the trainer of {full[0]!r}, which has groups for all versions that its staleness "
-        return _found(Constraint.OTHER_POLICY, stream, f"{text}allows: see why that trainer makes no steps")
+        return _stall(Constraint.OTHER_POLICY, stream, other=full[0])
 
 
-def _debounced(state: _StreamState, finding: _Finding | None, *, now: float) -> _Finding | None:
-    """Returns the reported finding: a new one after it has held, none after no cause has held, for its time."""
-    constraint = finding.constraint if finding else None
+def _debounced(state: _StreamState, stall: _Stall | None, *, now: float) -> _Stall | None:
+    """Returns the reported stall: a new one after it has held, none after no cause has held, for its time."""
+    constraint = stall.constraint if stall else None
     if constraint != state.candidate:
         state.candidate, state.candidate_since = constraint, now
     is_same = state.reported is not None and state.reported.constraint is constraint
-    if not is_same and now - state.candidate_since >= (finding.held_s if finding else HELD_S):
-        state.reported = finding
+    if not is_same and now - state.candidate_since >= (stall.held_s if stall else HELD_S):
+        state.reported = stall
     return state.reported
 
 
-def _node_finding(report: Report, stream: StreamReport, nodes: Sequence[NodeReport]) -> _Finding | None:
+def _node_stall(report: Report, stream: StreamReport, nodes: Sequence[NodeReport]) -> _Stall | None:
     if any(node.state is NodeState.READY for node in nodes):
         return None
     if nodes:
-        text = f"{len(nodes)} nodes have joined and load their engine and weights{_error(nodes)}"
-        return _found(Constraint.NODES_STARTING, stream, text)
+        return _stall(Constraint.NODES_STARTING, stream, nodes=len(nodes), error=latest_error(nodes))
     if any(node.state in _LIVE for node in report.nodes):
         return None  # none that serves the policies, which is a problem of its own
-    return _found(Constraint.NO_NODE, stream, "no node is in the run: start one with `astraflow join`, or a pool")
+    return _stall(Constraint.NO_NODE, stream)
 
 
-def _failures(stream: StreamReport, counts: _Counts, nodes: Sequence[NodeReport]) -> _Finding | None:
+def _failures(stream: StreamReport, counts: _Counts, nodes: Sequence[NodeReport]) -> _Stall | None:
     failed = sum(counts.failed.values())
     if counts.accepted or failed < MIN_EPISODES:
         return None
-    text = f"all {failed} episodes {_since(stream)} failed ({_shares(counts.failed)}){_error(nodes)}"
-    return _found(Constraint.EPISODES_FAIL, stream, text, outcome="failed")
+    return _stall(
+        Constraint.EPISODES_FAIL,
+        stream,
+        failed=failed,
+        step=stream.steps,
+        outcomes=_shares(counts.failed),
+        error=latest_error(nodes),
+        outcome="failed",
+    )
 
 
-def _drops(stream: StreamReport, counts: _Counts, nodes: Sequence[NodeReport]) -> _Finding | None:
+def _drops(stream: StreamReport, counts: _Counts, nodes: Sequence[NodeReport]) -> _Stall | None:
     dropped = sum(counts.dropped.values())
     if dropped >= MIN_GROUPS:
         reason = counts.dropped.most_common(1)[0][0]
-        text = f"{dropped} groups came in {_since(stream)}, and all were dropped ({_shares(counts.dropped)}); the mean "
-        text += f"reward of the latest rollouts is {stream.reward_produced:.3g}"
-        text += _error(nodes) if "failed" in counts.dropped else ""
-        return _found(Constraint.FILTERED, stream, text, outcome=reason)
+        return _stall(
+            Constraint.FILTERED,
+            stream,
+            dropped=dropped,
+            step=stream.steps,
+            outcomes=_shares(counts.dropped),
+            reward=stream.reward_produced,
+            error=latest_error(nodes) if "failed" in counts.dropped else "",
+            outcome=reason,
+        )
     return None
 
 
-def _kept_finding(stream: StreamReport, nodes: Sequence[NodeReport]) -> _Finding | None:
+def _kept_stall(stream: StreamReport, nodes: Sequence[NodeReport]) -> _Stall | None:
     """Returns the node that has held tasks for longest, when that is much longer than a group takes."""
     holding = [node for node in nodes if node.leased and node.oldest_lease_s > _usual_s(stream, node)]
     if not holding:
         return None
     node = max(holding, key=lambda node: (node.leased, node.oldest_lease_s))
-    text = f"the node {node.facts.name!r} holds {node.leased} tasks, the oldest for {node.oldest_lease_s:.0f} s, and "
-    text += f"has returned {node.results or 'none'}: read its log, restart it, or revoke its credential"
-    return _found(Constraint.TASKS_KEPT, stream, text)
+    return _stall(
+        Constraint.TASKS_KEPT,
+        stream,
+        node=node.facts.name,
+        tasks=node.leased,
+        held_s=node.oldest_lease_s,
+        results=node.results,
+    )
 
 
 def _usual_s(stream: StreamReport, node: NodeReport) -> float:
@@ -257,48 +274,33 @@ def _usual_s(stream: StreamReport, node: NodeReport) -> float:
     return node.facts.episode_timeout_s or DEFAULT_LIMIT_S
 
 
-def _lease_finding(
+def _lease_stall(
     report: Report, stream: StreamReport, flows: Sequence[FlowReport], nodes: Sequence[NodeReport]
-) -> _Finding | None:
+) -> _Stall | None:
     if not nodes or any(flow.tasks_leased for flow in flows):
         return None
     reserved = {node: round_ for round_ in report.evaluations for node in round_.reserved_nodes}
     if all(node.id in reserved for node in nodes):
         round_ = reserved[nodes[0].id]
-        text = f"its nodes run the evaluation {round_.flow!r} ({round_.done} of {round_.total} samples), and take no "
-        return _found(Constraint.EVALUATING, stream, f"{text}training tasks meanwhile: add a node, or stop the round")
+        return _stall(Constraint.EVALUATING, stream, evaluation=round_.flow, done=round_.done, total=round_.total)
     lag = min(report.lag(node).get(stream.policy, 0) for node in nodes)
     if lag > stream.max_staleness:
-        text = f"all nodes are {lag} or more versions behind its trainer, more than max_staleness = "
-        text += f"{stream.max_staleness} allows{_error(nodes)}"
-        return _found(Constraint.OLD_WEIGHTS, stream, text)
-    text = f"{len(nodes)} nodes are ready and lease no task{_error(nodes)}"
-    return _found(Constraint.NO_LEASES, stream, text)
+        error = latest_error(nodes)
+        return _stall(Constraint.OLD_WEIGHTS, stream, lag=lag, max_staleness=stream.max_staleness, error=error)
+    return _stall(Constraint.NO_LEASES, stream, nodes=len(nodes), error=latest_error(nodes))
 
 
-def _found(constraint: Constraint, stream: StreamReport, text: str, *, outcome: str = "") -> _Finding:
-    """outcome: of the trajectories that show the cause; empty without any."""
-    link = f"; see /trajectories?{urlencode({'outcome': outcome})}" if outcome else ""
-    is_start = stream.steps == 0 and constraint in (Constraint.NO_TRAINER, Constraint.NODES_STARTING)
-    return _Finding(
-        constraint=constraint,
-        held_s=START_S if is_start else HELD_S,
-        text=f"the policy {stream.policy!r} is not trained: {text}{link}",
-    )
+def _stall(constraint: Constraint, stream: StreamReport, **values: Value) -> _Stall:
+    """values: of the cause's text; `outcome`: of the trajectories that show the cause."""
+    starting = (Constraint.NO_TRAINER, Constraint.NO_PULL, Constraint.NODES_STARTING)
+    is_start = stream.steps == 0 and constraint in starting
+    problem = problem_record(constraint.value, stream.policy, policy=stream.policy, **values)
+    return _Stall(constraint=constraint, held_s=START_S if is_start else HELD_S, problem=problem)
 
 
 def latest_error(nodes: Iterable[NodeReport]) -> str:
     """Returns the latest error of a node; empty without any."""
     return next((node.errors[-1] for node in nodes if node.errors), "")
-
-
-def _error(nodes: Iterable[NodeReport]) -> str:
-    latest = latest_error(nodes)
-    return f": {latest}" if latest else ""
-
-
-def _since(stream: StreamReport) -> str:
-    return f"since step {stream.steps}" if stream.steps else "so far"
 
 
 def _shares(counts: Counter[str]) -> str:

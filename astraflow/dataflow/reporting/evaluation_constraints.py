@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.nodes import EvaluationMode
+from astraflow.contract.records import Record, problem_record
 from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
 from astraflow.contract.reports.report import NodeReport, NodeState, Report
+from astraflow.contract.values import Value
 
 HELD_S = 10.0
 """A cause is reported when it holds for this long. Seconds."""
@@ -23,45 +25,44 @@ class EvaluationMonitor:
     def __init__(self, served_policies: Mapping[FlowId, Sequence[PolicyId]]) -> None:
         """served_policies: policies that a node must serve, for each evaluation."""
         self._served_policies = served_policies
-        self._causes: dict[FlowId, tuple[str, float]] = {}
-        """Current cause, and the time since which it holds, in seconds after the start."""
+        self._stalls: dict[FlowId, tuple[Record, float]] = {}
+        """Current problem, and the time since which it holds, in seconds after the start."""
 
-    def problems(self, report: Report) -> tuple[str, ...]:
-        """Returns a sentence for each round whose tasks do not run. Call it once for each report, in order."""
+    def problems(self, report: Report) -> tuple[Record, ...]:
+        """Returns a problem for each round whose tasks do not run. Call it once for each report, in order."""
         running = [round_ for round_ in report.evaluations if round_.state is EvaluationState.RUNNING]
-        causes = {round_.flow: cause for round_ in running if (cause := self._cause(report, round_))}
-        self._causes = {
-            flow: (cause, self._causes[flow][1])
-            if self._causes.get(flow, ("", 0.0))[0] == cause
-            else (cause, report.uptime_s)
-            for flow, cause in causes.items()
+        stalls = {round_.flow: stall for round_ in running if (stall := self._stall(report, round_))}
+        self._stalls = {
+            flow: (stall, self._stalls[flow][1])
+            if flow in self._stalls and self._stalls[flow][0] == stall
+            else (stall, report.uptime_s)
+            for flow, stall in stalls.items()
         }
-        return tuple(
-            f"the evaluation {flow!r} does not run: {cause}"
-            for flow, (cause, since) in self._causes.items()
-            if report.uptime_s - since >= HELD_S
-        )
+        return tuple(stall for stall, since in self._stalls.values() if report.uptime_s - since >= HELD_S)
 
-    def _cause(self, report: Report, round_: EvaluationReport) -> str:
-        """Returns why no node runs a task of the round; empty while one does."""
+    def _stall(self, report: Report, round_: EvaluationReport) -> Record | None:
+        """Returns why no node runs a task of the round; None while one does."""
         nodes = [
             node
             for node in report.nodes
             if node.state is NodeState.READY and node.facts.serves(self._served_policies[round_.flow])
         ]
         if round_.reserved_nodes or any(node.gauges.get("evaluation_running") for node in nodes):
-            return ""
+            return None
         if not nodes:
-            return "no node that serves its policies is ready"
+            return _problem("evaluation_unserved", round_)
         modes = {node.facts.evaluation_mode for node in nodes}
         if modes == {EvaluationMode.NONE}:
-            return f"none of the {len(nodes)} ready nodes takes evaluation tasks: set nodes.evaluates = true on one"
+            return _problem("evaluation_untaken", round_, nodes=len(nodes))
         if modes <= {EvaluationMode.NONE, EvaluationMode.SERVED_VERSION} and not _is_served(round_, nodes):
-            return (
-                f"it needs {_versions_text(round_.versions)}, and its nodes serve other versions, which another party "
-                "loads: stop it and evaluate the version that they serve, or let a node with its own engine join"
-            )
-        return next((error for node in nodes for error in reversed(node.errors) if error.startswith(ERROR_PREFIX)), "")
+            return _problem("evaluation_versions", round_, versions=_versions_text(round_.versions))
+        errors = (error for node in nodes for error in reversed(node.errors) if error.startswith(ERROR_PREFIX))
+        error = next(errors, "")
+        return _problem("evaluation_error", round_, error=error) if error else None
+
+
+def _problem(cause: str, round_: EvaluationReport, **values: Value) -> Record:
+    return problem_record(cause, round_.flow, evaluation=round_.flow, **values)
 
 
 def _is_served(round_: EvaluationReport, nodes: Iterable[NodeReport]) -> bool:

@@ -5,7 +5,7 @@ value that oscillates is reported once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.record_kinds import RecordKind
@@ -73,7 +73,8 @@ class HealthMonitor:
     def __init__(self) -> None:
         self._streams: dict[PolicyId, _StreamState] = {}
         self._failing: dict[FlowId, _Share] = {}
-        self._problems: tuple[str, ...] = ()
+        self._problems: Mapping[tuple[str, str], Record] = {}
+        """Problems of the latest report, by cause and subject."""
 
     def changes(self, report: Report) -> Iterator[Record]:
         """Yields the problems that began or ended with this report."""
@@ -84,13 +85,15 @@ class HealthMonitor:
             yield from self._flow_changes(flow, report.nodes)
 
     def _problem_changes(self, report: Report) -> Iterator[Record]:
-        for problem in report.problems:
-            if problem not in self._problems:
-                yield _record(RecordKind.PROBLEM, report.run, text=problem)
-        for problem in self._problems:
-            if problem not in report.problems:
-                yield _record(RecordKind.PROBLEM_RESOLVED, report.run, text=f"resolved: {problem}")
-        self._problems = report.problems
+        problems = {(problem.cause, problem.subject): problem for problem in report.problems}
+        for key, problem in problems.items():
+            if key not in self._problems:
+                yield replace(problem, subject=problem.subject or report.run)
+        for key, problem in self._problems.items():
+            if key not in problems:
+                subject = problem.subject or report.run
+                yield replace(problem, kind=RecordKind.PROBLEM_RESOLVED, subject=subject)
+        self._problems = problems
 
     def _stream_changes(self, stream: StreamReport, now: float) -> Iterator[Record]:
         state = self._streams.get(stream.policy)

@@ -9,6 +9,7 @@ from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import PoolId
 from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.plugins import PlannedPlugins, PluginSlot
+from astraflow.contract.records import Record
 from astraflow.contract.reports.report import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
 from astraflow.contract.rollouts.agent_calls import MAX_REPORTED_SESSIONS, LiveSession, oldest_sessions
 from astraflow.contract.weight_reports import WeightsReport
@@ -30,7 +31,7 @@ def build_report(
     now: float,
     wall: float,
     uptime_s: float,
-    service_problems: tuple[str, ...] = (),
+    service_problems: tuple[Record, ...] = (),
     recommendations: tuple[PoolRecommendation, ...] = (),
 ) -> Report:
     """Returns all measurements at one time. `now` is monotonic, `wall` Unix seconds."""

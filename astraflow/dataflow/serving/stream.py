@@ -9,6 +9,7 @@ from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.errors import InternalError, InvalidInput
 from astraflow.contract.ids import BatchId, GroupId, PolicyId, Version
 from astraflow.contract.plugins import PluginSlot
+from astraflow.contract.records import Record, problem_record
 from astraflow.contract.reports.report import Pace
 from astraflow.contract.values import Json
 from astraflow.dataflow.admission.routing import RoutedGroup
@@ -112,8 +113,8 @@ class Stream:
         self.counts = StreamCounts()
         self.history = StepHistory()
         self.failed_steps = FailedSteps()
-        self.last_set_aside = ""
-        """Sentence about the batch or checkpoint that was set aside last; empty without one in the latest steps."""
+        self.last_set_aside: Record | None = None
+        """Problem of the batch or checkpoint that was set aside last; None without one in the latest steps."""
         self._set_aside_at = 0
         """Number of acknowledged steps when it was set aside."""
         self._delivered: set[BatchId] = set()
@@ -270,7 +271,7 @@ class Stream:
         """Returns the open batch of this number; None if there is none."""
         return next((served for served in self.open_batches if served.id == batch), None)
 
-    def set_aside(self, batch: ServedBatch, *, sentence: str) -> list[ServedBatch]:
+    def set_aside(self, batch: ServedBatch, notice: Record) -> list[ServedBatch]:
         """Removes an open batch, which is not delivered again; returns the newer open batches, whose groups are
         buffered again: the number of a batch is the version that it is trained from, and versions have no gaps."""
         position = self.open_batches.index(batch)
@@ -284,12 +285,12 @@ class Stream:
         del self.open_batches[position:]
         self.counts.dropped[SET_ASIDE] += len(batch.fresh_groups)
         self.failed_steps.count_set_aside({served.id for served in self.open_batches})
-        self.note_set_aside(sentence)
+        self.note_set_aside(notice)
         return newer
 
-    def note_set_aside(self, sentence: str) -> None:
-        """Records a sentence about a batch or a checkpoint that is set aside."""
-        self.last_set_aside, self._set_aside_at = sentence, self.counts.steps
+    def note_set_aside(self, notice: Record) -> None:
+        """Notes a batch or a checkpoint that is set aside."""
+        self.last_set_aside, self._set_aside_at = notice, self.counts.steps
 
     def acknowledge(self, report: StepReport) -> AcknowledgedBatch | None:
         """Acknowledges the oldest open batch as trained; returns its groups, or None if it was acknowledged before.
@@ -312,7 +313,7 @@ class Stream:
         self.counts.steps += 1
         self.failed_steps.forget_acknowledged(served.id)
         if self.counts.steps - self._set_aside_at >= SHOWN_STEPS:
-            self.last_set_aside = ""
+            self.last_set_aside = None
         totals = self.counts.totals
         totals.wait_s += report.wait_s
         totals.compute_s += report.compute_s
@@ -353,7 +354,9 @@ class Stream:
             "totals": {name: getattr(counts.totals, name) for name in ("wait_s", "compute_s", "publish_s")},
             "sampler": self.slot_plugins.state_dict(),
             "failed_steps": self.failed_steps.state_dict(),
-            "last_set_aside": [self.last_set_aside, self._set_aside_at],
+            "set_aside": None
+            if self.last_set_aside is None
+            else [self.last_set_aside.cause, dict(self.last_set_aside.values), self._set_aside_at],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -364,7 +367,9 @@ class Stream:
         )
         self.slot_plugins.load_state_dict(state["sampler"])
         self.failed_steps = FailedSteps.from_state_dict(state["failed_steps"])
-        self.last_set_aside, self._set_aside_at = state["last_set_aside"]
+        if state.get("set_aside") is not None:  # absent from runs of earlier releases, which stored a sentence
+            cause, values, self._set_aside_at = state["set_aside"]
+            self.last_set_aside = problem_record(cause, self.policy, **values)
 
     def metrics(self) -> dict[str, float]:
         """Returns the sampler's metrics, named `kind.metric`."""

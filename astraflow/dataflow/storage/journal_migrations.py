@@ -13,8 +13,10 @@ _MESSAGE = 5
 """Number of the field of an event that held its sentence up to version 14."""
 
 
-def _sentences_of_actions_to_values(database: sqlite3.Connection) -> None:
-    """Moves the sentence of each action to its value `text`."""
+def _from_14(database: sqlite3.Connection) -> None:
+    """Moves the sentence of each action to its value `text`, and renames the table of admissions."""
+    if database.execute("select 1 from sqlite_master where name = 'routed'").fetchone():
+        database.execute("alter table routed rename to admissions")
     for ordinal, body in database.execute("select ordinal, body from acts").fetchall():
         event = pb.Event.FromString(body)
         unknown = UnknownFieldSet(event)
@@ -25,5 +27,5 @@ def _sentences_of_actions_to_values(database: sqlite3.Connection) -> None:
         database.execute("update acts set body = ? where ordinal = ?", (event.SerializeToString(), ordinal))
 
 
-MIGRATIONS: Mapping[int, Callable[[sqlite3.Connection], None]] = {14: _sentences_of_actions_to_values}
+MIGRATIONS: Mapping[int, Callable[[sqlite3.Connection], None]] = {14: _from_14}
 """Change from each version to the next."""

@@ -580,3 +580,43 @@ class NodeFacts(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NodeFacts: _TypeAlias = NodeFacts  # noqa: Y015
+
+@_typing.final
+class Record(_message.Message):
+    """What happened, was decided or is wrong: its text is rendered where it is shown."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    SEVERITY_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    subject: _builtins.str
+    actor: _builtins.str
+    reason: _builtins.str
+    cause: _builtins.str
+    severity: _builtins.str
+    values: _builtins.str
+    """A JSON object of numbers and texts."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        subject: _builtins.str = ...,
+        actor: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        cause: _builtins.str = ...,
+        severity: _builtins.str = ...,
+        values: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "cause", b"cause", "kind", b"kind", "reason", b"reason", "severity", b"severity", "subject", b"subject", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Record: _TypeAlias = Record  # noqa: Y015

@@ -885,7 +885,6 @@ class Report(_message.Message):
     POOLS_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
-    PROBLEMS_FIELD_NUMBER: _builtins.int
     EVALUATIONS_FIELD_NUMBER: _builtins.int
     IS_DURABLE_FIELD_NUMBER: _builtins.int
     HELD_BYTES_FIELD_NUMBER: _builtins.int
@@ -895,6 +894,7 @@ class Report(_message.Message):
     COMPLETION_FIELD_NUMBER: _builtins.int
     IS_WITHOUT_NODES_FIELD_NUMBER: _builtins.int
     PLUGIN_KINDS_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     sequence: _builtins.int
     at: _builtins.float
@@ -917,8 +917,6 @@ class Report(_message.Message):
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]: ...
     @_builtins.property
-    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    @_builtins.property
     def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvaluationReport]:
         """For each evaluation, the last finished round, the running one and the waiting one."""
 
@@ -934,6 +932,8 @@ class Report(_message.Message):
     def plugin_kinds(self) -> _containers.RepeatedCompositeFieldContainer[Global___PluginKind]:
         """Plugins that can be used; empty in the history."""
 
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Record]: ...
     def __init__(
         self,
         *,
@@ -947,7 +947,6 @@ class Report(_message.Message):
         pools: _abc.Iterable[Global___PoolReport] | None = ...,
         nodes: _abc.Iterable[Global___NodeReport] | None = ...,
         events: _abc.Iterable[Global___Event] | None = ...,
-        problems: _abc.Iterable[_builtins.str] | None = ...,
         evaluations: _abc.Iterable[Global___EvaluationReport] | None = ...,
         is_durable: _builtins.bool = ...,
         held_bytes: _builtins.int = ...,
@@ -957,6 +956,7 @@ class Report(_message.Message):
         completion: Global___Completion | None = ...,
         is_without_nodes: _builtins.bool = ...,
         plugin_kinds: _abc.Iterable[Global___PluginKind] | None = ...,
+        problems: _abc.Iterable[_common_pb2.Record] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

@@ -12,6 +12,7 @@ from astraflow.contract.fleet.instances import Cause
 from astraflow.contract.fleet.recommendations import FleetConstraints, PoolRecommendation
 from astraflow.contract.ids import NodeId, PoolId, node_name
 from astraflow.contract.nodes import JoinToken
+from astraflow.contract.records import problem_record
 from astraflow.contract.reports.report import NodeReport, NodeState, Report
 from astraflow.runtime.clock import Clock
 from astraflow.scaling.measurement.lifecycle import LAST_PENDING, Phase
@@ -247,7 +248,7 @@ class SimulatedCloud:
             pools=(),
             nodes=tuple(nodes),
             events=(),
-            problems=(self.injected_text,) if self.injected_text else (),
+            problems=(problem_record("journal", "", error=self.injected_text),) if self.injected_text else (),
             recommendations=self.recommendations,
         )
 

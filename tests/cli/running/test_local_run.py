@@ -13,6 +13,7 @@ from astraflow.cli.running.local_run import (
 )
 from astraflow.cli.running.supervisor import Program
 from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import problem_record
 from astraflow.contract.reports.report import Completion, Event, NodeState
 from tests import make
 
@@ -43,7 +44,7 @@ def test_the_error_of_a_run_in_which_every_episode_fails_has_the_cause_once() ->
     report = make.report(nodes=(replace(make.node_report(), errors=("reward: ValueError: no number",)),))
     assert total_failure_error(report).code == "run.every_episode_fails"
     assert "reward: ValueError: no number" in str(total_failure_error(report))
-    with_problem = replace(report, problems=("all 9 episodes so far failed: reward: ValueError: no number",))
+    with_problem = replace(report, problems=(problem_record("journal", "", error="reward: ValueError: no number"),))
     assert "ValueError" not in str(total_failure_error(with_problem))
 
 

@@ -9,6 +9,7 @@ import pytest
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.decisions import AppliedChange, DecisionKind
 from astraflow.contract.fleet.plans import Finding, GuardRule, PlanRequest, Verdict
+from astraflow.contract.records import problem_record
 from astraflow.contract.reports.report import Report
 from maintainer.agent.observation.names import Names, load_or_create_key
 from maintainer.agent.prompt import SPECS
@@ -110,7 +111,7 @@ async def test_no_text_of_other_authors_reaches_the_model(tmp_path: Path) -> Non
 
         def hostile(report: Report) -> Report:
             nodes = tuple(replace(node, errors=(HOSTILE,)) for node in report.nodes)
-            return replace(report, nodes=nodes, problems=(HOSTILE,))
+            return replace(report, nodes=nodes, problems=(problem_record("journal", HOSTILE, error=HOSTILE),))
 
         here.dataflow.changed = hostile
         await here.parts.want(3)

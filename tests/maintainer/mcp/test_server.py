@@ -26,6 +26,7 @@ from astraflow.contract.fleet.maintainer import MaintainerMode
 from astraflow.contract.fleet.plans import PlanRequest
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import Mode
+from astraflow.contract.records import problem_record
 from astraflow.contract.reports.report import Report
 from maintainer.__main__ import main
 from maintainer.agent.tools.base import Kind
@@ -674,7 +675,7 @@ async def test_the_largest_answers_fit_a_clients_limit(tmp_path: Path) -> None:
 
         def troubled(report: Report) -> Report:
             nodes = tuple(replace(node, errors=("CUDA out of memory " * 9, "b" * 900, "c")) for node in report.nodes)
-            return replace(report, nodes=nodes, problems=("t" * 900,) * 9)
+            return replace(report, nodes=nodes, problems=(problem_record("journal", "", error="t" * 900),) * 9)
 
         here.dataflow.changed = troubled
         calls: list[tuple[str, dict[str, Any]]] = [

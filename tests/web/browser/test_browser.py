@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from astraflow.contract.records import problem_record
 from tests.fakes.browser import logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.synthetic_run import SyntheticRun, hostile_record
@@ -146,7 +147,9 @@ async def test_problems_of_the_run_are_shown_above_every_page_while_they_last(
         trouble = page.locator('[data-region="problems"] .banner')
         await expect(page.locator(STEPS)).to_have_text("131")
         await expect(trouble).to_have_count(0)
-        fake.synthetic_run.problems = (f"the disk is full: free some space {HOSTILE}",)
+        fake.synthetic_run.problems = (
+            problem_record("journal", "", error=f"the disk is full: free some space {HOSTILE}"),
+        )
         await fake.advance()
         await expect(trouble).to_contain_text(f"The disk is full: free some space {HOSTILE}")
         await page.goto(f"{web.address}/nodes")
