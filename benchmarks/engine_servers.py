@@ -191,7 +191,7 @@ async def _bare(engine: ServerEngine, number: int, index: int, prompt: Int32Arra
     sampling = Sampling(max_new_tokens=NEW_TOKENS)
     client = cast("ServerClient", _BareClient(engine.servers[0].client))
     with suppress(CorruptData):  # the dialect got no answer to parse
-        await engine._dialect.generate(client, [f"bare-{number}-{index}"], prompt, sampling)
+        await engine.dialect.generate(client, [f"bare-{number}-{index}"], prompt, sampling)
 
 
 class _BareClient:

@@ -21,13 +21,13 @@ from rich.console import Console
 from rich.table import Table
 
 from astraflow.runtime.logs import configure
+from maintainer.testing.provider_harness import ProviderHarness, launch_id, retire
 from tests.fakes.ec2_instances import running_instances
 from tests.fakes.ec2_server import CREDENTIALS, serving_ec2
 from tests.fakes.ssh_server import serving_ssh
 from tests.maintainer.fleet.providers.test_ec2 import REGION, Ec2Harness
 from tests.maintainer.fleet.providers.test_local_process import LocalHarness
 from tests.maintainer.fleet.providers.test_static_ssh import Lab, SshHarness
-from tests.suites.provider_suite import ProviderHarness, launch_id, retire
 
 
 @asynccontextmanager

@@ -23,6 +23,7 @@ from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.tasks.runner import Runner
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins, start_managed
+from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer, SessionSource, Workflow
 from astraflow.workflows.scripted.conformance import WorkflowCheck
@@ -33,7 +34,6 @@ from tests.fakes.dataflow import flow
 from tests.fakes.engine import FakeEngine
 from tests.hostile.policies import AGENT_FILES
 from tests.raas.parts import SOLVER, SOLVER_NODE, serving, unpinned
-from tests.suites.workflow_suite import WorkflowSuite
 from tests.workflows.test_replay import ContinuingEngine
 
 pytestmark = pytest.mark.anyio

@@ -26,6 +26,7 @@ from astraflow.runtime.plugins import start_managed
 from astraflow.sandbox import forwarding
 from astraflow.sandbox.base import SandboxError
 from astraflow.sandbox.isolation import find_python
+from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer, Workflow
 from astraflow.workflows.scripted.conformance import ConstantReward, WorkflowCheck
@@ -33,7 +34,6 @@ from astraflow.workflows.scripted.policies import EpisodeRecord, ScriptedPolicy,
 from tests import make
 from tests.errors import raises_code
 from tests.fakes import docker_command
-from tests.suites.workflow_suite import WorkflowSuite
 
 pytestmark = pytest.mark.anyio
 

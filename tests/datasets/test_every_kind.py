@@ -8,8 +8,8 @@ import pytest
 
 from astraflow.datasets import datasets
 from astraflow.datasets.base import Dataset
+from astraflow.testing.plugins import DatasetSuite
 from tests.datasets import tables
-from tests.suites.dataset_suite import DatasetSuite
 
 Spec = dict[str, Any]
 

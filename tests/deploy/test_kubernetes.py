@@ -28,9 +28,9 @@ from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import AuthError, LaunchSpec, NodePlan, Provider, RetireResult, Tags
 from maintainer.fleet.providers.kubernetes.config import KubernetesOptions
 from maintainer.fleet.providers.kubernetes.manifest import ORDER, pod_manifest
+from maintainer.testing.provider_harness import launch_id
 from tests.errors import raises_code
 from tests.fakes.kubernetes_api import ApiRefusal, FakeCluster, Machine, check_fields
-from tests.suites.provider_suite import launch_id
 from tests.words import parsed
 
 pytestmark = pytest.mark.anyio
@@ -649,5 +649,5 @@ async def test_every_permission_of_the_service_account_is_needed(
     fewer = deepcopy(rules())
     next(rule for rule in fewer if resource in rule["resources"])["verbs"].remove(verb)
     cluster.roles["fleet"] = fewer
-    with raises_code(AuthError, "auth", resource.removesuffix("s")):
+    with raises_code(AuthError, "auth_error", resource.removesuffix("s")):
         await call_every_method(provider)

@@ -15,7 +15,7 @@ from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server import replica
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.formats import _FIELDS
-from tests.suites.engine_suite import Weights
+from astraflow.testing.engines import Weights
 
 Answers = dict[str, dict[str, Any]]
 """Answer by route, such as `POST /generate`, and step."""
@@ -84,12 +84,12 @@ async def record(
         await engine.load(weights(0))
         await engine.load(delta(1))
         server = engine.servers[0]
-        assert engine._folder is not None
+        assert engine.folder is not None
         await engine.pause(PauseMode.KEEP)
-        await engine._dialect.reload(server.client, engine._folder.path, "1", learn_mapping=False)
+        await engine.dialect.reload(server.client, engine.folder.path, "1", learn_mapping=False)
         await engine.resume()
         recorder.step = "checksum"
-        await engine._dialect.checksum(server.client)
+        await engine.dialect.checksum(server.client)
         recorder.step = "length"
         await engine.generate("length", PROMPT, Sampling(max_new_tokens=4))
         recorder.step = "stop"
@@ -102,7 +102,7 @@ async def record(
         await engine.abort("abort")
         await running
         recorder.step = "metrics"
-        await engine._dialect.load(server.client)
+        await engine.dialect.load(server.client)
         recorder.step = ""
     finally:
         await engine.close()

@@ -15,11 +15,11 @@ from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.server.dialect import MODEL_NAME
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.runtime.folders.run_folders import home
+from astraflow.testing import engines as engine_suite
 from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
 from tests.engines.real import MODEL, adapted, adapters, delta_to, server, version
-from tests.suites import engine_suite
 from tests.suites.installed_server_suite import InstalledServerSuite
 from tests.trainer.backends.test_local import batch
 

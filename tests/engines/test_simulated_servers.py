@@ -22,6 +22,7 @@ from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.raas.engines.server.sglang import SglangDialect, SglangOptions
 from astraflow.raas.engines.server.vllm import VllmDialect, VllmOptions
+from astraflow.testing.engines import GIVE_UP_S, until, within
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
 from tests.engines.real import adapters_on
@@ -29,7 +30,6 @@ from tests.errors import raises_code
 from tests.fakes.clock import JumpingClock
 from tests.fakes.engine_server import token_model
 from tests.fakes.engine_server.environment import FakeEnvironment
-from tests.suites.engine_suite import GIVE_UP_S, until, within
 from tests.suites.installed_server_suite import InstalledServerSuite
 from tests.suites.server_engine_suite import Load, has_restarted
 from tests.suites.shared_engine import SharedEngine
@@ -90,10 +90,10 @@ async def begun(engine: ServerEngine, request_id: str = "a", sampling: Sampling 
     """Starts a request and waits until it has some tokens. It waits then until the environment releases it."""
     client = engine.servers[0].client
     FakeEnvironment.of(engine).hold(HELD_TOKENS)
-    before = (await engine._dialect.load(client)).tokens_total
+    before = (await engine.dialect.load(client)).tokens_total
     task = asyncio.create_task(engine.generate(request_id, PROMPT, sampling))
     async with asyncio.timeout(GIVE_UP_S):
-        while (await engine._dialect.load(client)).tokens_total < before + HELD_TOKENS:  # noqa: ASYNC110 (in a process)
+        while (await engine.dialect.load(client)).tokens_total < before + HELD_TOKENS:  # noqa: ASYNC110 (in a process)
             await asyncio.sleep(0.01)
     return task
 
@@ -269,7 +269,7 @@ async def test_patches_are_compared_with_a_reload(kind: str) -> None:
             await within(engine.load(delta_to(number)))
             assert_served(engine, number, await engine.score(PROMPT, 1), PROMPT, 1)
 
-        assert engine._patches == 3
+        assert engine.patches == 3
         assert engine._can_patch
     finally:
         await engine.close()
@@ -416,8 +416,8 @@ async def test_a_server_that_generates_may_miss_more_probes(kind: str, monkeypat
 
     try:
         await engine.load(version(0))
-        monkeypatch.setattr(engine._dialect, "score", misses_probe)
-        monkeypatch.setattr(engine._dialect, "load", generates)
+        monkeypatch.setattr(engine.dialect, "score", misses_probe)
+        monkeypatch.setattr(engine.dialect, "load", generates)
         async with asyncio.timeout(GIVE_UP_S):
             while not engine.servers[0].restarts:
                 clock.jump(HANG_S)
@@ -425,7 +425,7 @@ async def test_a_server_that_generates_may_miss_more_probes(kind: str, monkeypat
             assert probes == replica.MISSES_WHILE_GENERATING
 
             await until(engine.servers[0].serving.is_set)
-            monkeypatch.setattr(engine._dialect, "load", generates_nothing)
+            monkeypatch.setattr(engine.dialect, "load", generates_nothing)
             while engine.servers[0].restarts < 2:
                 clock.jump(HANG_S)
                 await asyncio.sleep(0.05)
@@ -513,7 +513,7 @@ async def test_the_suite_detects_a_weight_update_on_the_old_cache(kind: str, mon
     try:
         await engine.load(version(0))
         running = await begun(engine)
-        client, folder = engine.servers[0].client, engine._folder
+        client, folder = engine.servers[0].client, engine.folder
         assert folder is not None
         folder.stage(version(1), with_patch=False)
         if kind == "sglang":
@@ -547,7 +547,7 @@ async def test_a_flush_beside_running_requests_fails_after_the_weights_changed()
     try:
         await engine.load(version(0))
         running = await begun(engine)
-        client, folder = engine.servers[0].client, engine._folder
+        client, folder = engine.servers[0].client, engine.folder
         assert folder is not None
         folder.stage(version(1), with_patch=False)
         await client.post("/pause_generation", {"mode": "in_place"}, limit_s=GIVE_UP_S)

@@ -27,9 +27,9 @@ from astraflow.environments.episodes import Expert, plan_of_answer, play, total_
 from astraflow.environments.serve import serving_environment
 from astraflow.runtime.http.json_service import ServiceAddress
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, start_managed
+from astraflow.testing.plugins import EnvironmentSuite
 from tests.errors import raises_code
 from tests.fakes import environments as fakes
-from tests.suites.environment_suite import EnvironmentSuite
 
 pytestmark = pytest.mark.anyio
 

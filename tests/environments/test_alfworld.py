@@ -26,9 +26,9 @@ from astraflow.environments.alfworld_problems import problem_of
 from astraflow.environments.base import EnvironmentFactory, Observation
 from astraflow.environments.episodes import Expert, plan_of_answer, play
 from astraflow.runtime.plugins import start_managed
+from astraflow.testing.plugins import EnvironmentSuite
 from tests import make
 from tests.errors import raises_code
-from tests.suites.environment_suite import EnvironmentSuite
 
 pytestmark = pytest.mark.anyio
 

@@ -20,10 +20,10 @@ from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentFactory
 from astraflow.environments.episodes import Expert, play, total_reward
 from astraflow.runtime.plugins import start_managed
+from astraflow.testing.plugins import EnvironmentSuite
 from tests import make
 from tests.environments.experts import recorded_plan
 from tests.errors import raises_code
-from tests.suites.environment_suite import EnvironmentSuite
 
 pytestmark = pytest.mark.anyio
 

@@ -18,8 +18,8 @@ from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentFactory
 from astraflow.environments.episodes import Expert, plan_of_answer, play, total_reward
 from astraflow.environments.textcraft_world import MAX_COUNT, CraftingWorld, world_of
+from astraflow.testing.plugins import EnvironmentSuite
 from tests.errors import raises_code
-from tests.suites.environment_suite import EnvironmentSuite
 
 pytestmark = pytest.mark.anyio
 

@@ -22,8 +22,8 @@ from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentFactory, Observation
 from astraflow.environments.episodes import Expert, play, total_reward
 from astraflow.environments.webshop.reward import shop_reward, type_factor
+from astraflow.testing.plugins import EnvironmentSuite
 from tests.errors import raises_code
-from tests.suites.environment_suite import EnvironmentSuite
 
 pytestmark = pytest.mark.anyio
 

@@ -127,7 +127,7 @@ class CloudProvider:
         self._price(spec)
         known = self.cloud.find(launch_id, is_seen=not self.cloud.has_memory)
         if known and known[0].fingerprint != fingerprint(spec):
-            raise InvalidError(f"launch {launch_id} was made with another spec")
+            raise InvalidError(f"launch {launch_id} was made with another spec", code="provider.launch_id_reused")
         handle = known[0].instance.handle if known else self.cloud.start(spec, launch_id)
         self.fault("launch after")
         return handle

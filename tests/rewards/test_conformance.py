@@ -13,9 +13,9 @@ from astraflow.datasets import datasets
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Reward
 from astraflow.rewards.conformance import check_reward
+from astraflow.testing.plugins import RewardSuite
 from tests import make
 from tests.fakes.judge_server import JudgeServer
-from tests.suites.reward_suite import RewardSuite
 
 SPECS: dict[str, dict[str, Any]] = {
     "exact_match": {"kind": "exact_match"},

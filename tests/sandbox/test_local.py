@@ -18,8 +18,8 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.sandbox.base import Command, Job, JobLimits, Level, Outcome, Sandbox, SandboxError
 from astraflow.sandbox.local import LocalSandbox, result_of
 from astraflow.sandbox.options import LocalSandboxOptions
+from astraflow.testing.sandboxes import LIMITS, SandboxSuite
 from tests.errors import raises_code
-from tests.suites.sandbox_suite import LIMITS, SandboxSuite
 
 pytestmark = pytest.mark.anyio
 

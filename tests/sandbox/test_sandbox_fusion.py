@@ -9,8 +9,8 @@ from astraflow.runtime.http.server import listening, serving_http
 from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import Job, Level, Sandbox, SandboxError
 from astraflow.sandbox.sandbox_fusion import SandboxFusion, SandboxFusionOptions
+from astraflow.testing.sandboxes import SandboxSuite
 from tests.fakes.sandbox_fusion import FakeSandboxFusion
-from tests.suites.sandbox_suite import SandboxSuite
 
 pytestmark = pytest.mark.anyio
 

@@ -21,11 +21,11 @@ from astraflow.contract.rollouts.generation import Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.model_folder import ModelFolder
-from astraflow.raas.engines.server.replica import _free_port
+from astraflow.raas.engines.server.replica import free_port
 from astraflow.runtime.folders.run_folders import HOME
 from astraflow.runtime.processes.supervised import mapped_shared_memory
+from astraflow.testing.engines import Build, Weights, until, within
 from astraflow.weights.tensors import VerifiedWeights
-from tests.suites.engine_suite import Build, Weights, until, within
 from tests.suites.server_engine_suite import BuildServer, Expected, ServerEngineSuite, is_alive
 from tests.suites.shared_engine import SharedEngine
 
@@ -165,10 +165,10 @@ class InstalledServerSuite(ServerEngineSuite):
             await engine.close()
 
     async def test_nothing_outlives_a_killed_node(self, build_server: BuildServer, tmp_path: Path) -> None:
-        engine, port, key = build_server(), _free_port(), "key"
-        folder = ModelFolder(engine._model)
-        launch = engine._dialect.launch(
-            engine._environment, engine._options, model=folder.path, port=port, key=key, devices="0"
+        engine, port, key = build_server(), free_port(), "key"
+        folder = ModelFolder(engine.model)
+        launch = engine.dialect.launch(
+            engine.environment, engine.options, model=folder.path, port=port, key=key, devices="0"
         )
         variables = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **launch.variables}
         start = json.dumps([launch.argv, variables, str(tmp_path / "server.log")])
@@ -192,6 +192,6 @@ class InstalledServerSuite(ServerEngineSuite):
         """Waits until a server answers."""
         while True:
             with suppress(Unavailable, TimeoutError):
-                await engine._dialect.is_up(client)
+                await engine.dialect.is_up(client)
                 return
             await asyncio.sleep(0.1)

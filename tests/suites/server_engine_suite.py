@@ -21,8 +21,8 @@ from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.request_groups import MAX_TOKENS
 from astraflow.runtime.processes.supervised import mapped_shared_memory
+from astraflow.testing.engines import Build, EngineSuite, Weights, check, until, within
 from tests.errors import raises_code
-from tests.suites.engine_suite import Build, EngineSuite, Weights, check, until, within
 
 Expected = Callable[[int, Int32Array, int], Float32Array]
 """Logprobs of `tokens[scored_from:]` with the weights of a version, by another program than the engine."""
@@ -64,7 +64,7 @@ class ServerEngineSuite(EngineSuite):
         await served.load(weights(0))
         await served.pause(PauseMode.KEEP)
         client, sampling = served.servers[0].client, Sampling(max_new_tokens=8)
-        running = asyncio.create_task(served._dialect.generate(client, ["arrives#0"], prompt, sampling))
+        running = asyncio.create_task(served.dialect.generate(client, ["arrives#0"], prompt, sampling))
         await asyncio.sleep(self.head_start_s)
         await within(served.load(weights(1)))
         await asyncio.sleep(self.head_start_s)
@@ -223,26 +223,26 @@ class ServerEngineSuite(EngineSuite):
         if not self.patches:
             pytest.skip("the engine does not patch in place on this device")
         await served.load(weights(0))
-        before = served._patches
+        before = served.patches
         await served.load(delta(1))
-        assert served._patches == before + 1
+        assert served.patches == before + 1
         patched = await self.checksum(served)
         generation = await within(served.generate("a", prompt, Sampling(max_new_tokens=8)))
         await served.load(weights(1))
 
         assert patched == await self.checksum(served)
-        assert served._patches == before + 1
+        assert served.patches == before + 1
         self.check_logprobs(prompt, generation, expected)
 
     async def test_a_version_from_another_base_is_reloaded(
         self, served: ServerEngine, weights: Weights, delta: Weights, prompt: Int32Array, expected: Expected
     ) -> None:
         await served.load(weights(3))
-        before = served._patches
+        before = served.patches
         await served.load(delta(1))
         generation = await within(served.generate("a", prompt, Sampling(max_new_tokens=8)))
 
-        assert served._patches == before
+        assert served.patches == before
         self.check_logprobs(prompt, generation, expected)
 
     async def test_closing_ends_running_requests(
@@ -252,7 +252,7 @@ class ServerEngineSuite(EngineSuite):
         assert isinstance(engine, ServerEngine)
         await engine.load(weights(0))
         processes = [psutil.Process(pid) for pid in engine.servers[0].pids]
-        folder = engine._folder
+        folder = engine.folder
         assert folder is not None
         files = {str(folder.path), str((folder.path / "model.safetensors").resolve())}
         files |= {path for process in processes for path in mapped_shared_memory(process.pid)}
@@ -280,7 +280,7 @@ class ServerEngineSuite(EngineSuite):
 
     async def checksum(self, engine: ServerEngine) -> str:
         """Returns the checksum of the weights in the first server."""
-        return await engine._dialect.checksum(engine.servers[0].client)
+        return await engine.dialect.checksum(engine.servers[0].client)
 
 
 class Load:

@@ -13,6 +13,7 @@ from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.spans import Author
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.rewards import rewards
+from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer, episode_seed
 from astraflow.workflows.scripted.conformance import WorkflowCheck
@@ -21,7 +22,6 @@ from tests import make
 from tests.errors import raises_code
 from tests.fakes.corridor import CorridorFactory
 from tests.fakes.policy import FakePolicy
-from tests.suites.workflow_suite import WorkflowSuite
 
 SOLVER = PolicyId("solver")
 SCORER = RewardScorer(rewards.build({"kind": "exact_match"}))

@@ -8,13 +8,13 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.spans import Author
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.rewards import rewards
+from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer
 from astraflow.workflows.scripted.conformance import WorkflowCheck
 from astraflow.workflows.scripted.policies import in_order
 from tests import make
 from tests.fakes.policy import FakePolicy
-from tests.suites.workflow_suite import WorkflowSuite
 
 SOLVER = PolicyId("solver")
 SCORER = RewardScorer(rewards.build({"kind": "exact_match"}))

@@ -9,13 +9,13 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.rewards import rewards
 from astraflow.runtime.plugins import import_plugins
+from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer
 from astraflow.workflows.scripted.conformance import WorkflowCheck
 from astraflow.workflows.scripted.policies import in_order
 from tests import make
 from tests.fakes.policy import FakePolicy
-from tests.suites.workflow_suite import WorkflowSuite
 
 EXAMPLE = Path(__file__).parents[2] / "recipes" / "examples" / "own_multi_turn.py"
 EXACT = RewardScorer(rewards.build({"kind": "exact_match"}))

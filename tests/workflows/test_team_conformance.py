@@ -8,10 +8,10 @@ import pytest
 from astraflow.contract.ids import PromptId
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets import datasets
+from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows.scripted.conformance import WorkflowCheck
 from astraflow.workflows.scripted.policies import Reply, in_order
 from tests import make
-from tests.suites.workflow_suite import WorkflowSuite
 
 CODE = "```python\nprint(sum(map(int, input().split())))\n```"
 CASES = '```json\n[{"input": "1 2", "output": "4"}, {"input": "1 1", "output": "2"}]\n```'

@@ -19,6 +19,7 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending, Int32Array, Trajectory
 from astraflow.rewards import rewards
 from astraflow.runtime.plugins import start_managed
+from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer, episode_seed
 from astraflow.workflows.scripted.conformance import WorkflowCheck
@@ -27,7 +28,6 @@ from tests import make
 from tests.errors import raises_code
 from tests.fakes.episode_tools import EpisodeTools
 from tests.fakes.policy import FakePolicy
-from tests.suites.workflow_suite import WorkflowSuite
 
 SOLVER = PolicyId("solver")
 SCORER = RewardScorer(rewards.build({"kind": "exact_match"}))

@@ -18,9 +18,9 @@ from astraflow.datasets.generated.reasoning_gym import EXCLUDED, generator_names
 from astraflow.rewards.reasoning_gym import ReasoningGymReward, ReasoningGymRewardOptions
 from astraflow.rewards.reasoning_gym_harness import is_plain_expression, score
 from astraflow.rewards.worker_pool import CallFailed
+from astraflow.testing.plugins import DatasetSuite
 from tests import make
 from tests.errors import raises_code
-from tests.suites.dataset_suite import DatasetSuite
 
 QUICK = ("chain_sum", "coin_flip", "n_queens", "prime_factorization", "rearc", "spell_backward", "spiral_matrix")
 

@@ -23,12 +23,12 @@ from astraflow.environments.episodes import Expert
 from astraflow.environments.terminal.environment import command_of
 from astraflow.environments.terminal.runners import copied_files
 from astraflow.runtime.plugins import ManagedPlugin
+from astraflow.testing.plugins import EnvironmentSuite
 from tests import make
 from tests.environments.experts import solver
 from tests.errors import raises_code
 from tests.hostile.files import TASK_LINKS, TASK_SETTINGS
 from tests.hostile.policies import TERMINAL_COMMANDS, TERMINAL_PROGRAMS
-from tests.suites.environment_suite import EnvironmentSuite
 
 pytestmark = pytest.mark.anyio
 

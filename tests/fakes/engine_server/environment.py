@@ -34,7 +34,7 @@ class FakeEnvironment:
     def of(cls, engine: ServerEngine) -> Self:
         """Returns the environment in which an engine runs its servers."""
         environment = cls.__new__(cls)
-        environment._folder = engine._environment.folder
+        environment._folder = engine.environment.folder
         return environment
 
     def fail_start(self, **fault: Any) -> None:

@@ -7,8 +7,8 @@ from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import Engine
+from astraflow.testing.engines import Build, EngineSuite, Weights
 from tests import make
-from tests.suites.engine_suite import Build, EngineSuite, Weights
 
 
 def scripted() -> Engine:

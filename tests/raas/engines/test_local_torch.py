@@ -22,10 +22,10 @@ from astraflow.models.causal import hidden_states
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import Engine, PauseMode
 from astraflow.raas.engines.local import batcher, parameters
+from astraflow.testing.engines import Build, EngineSuite, Weights, serving, within
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
 from tests.errors import raises_code
-from tests.suites.engine_suite import Build, EngineSuite, Weights, serving, within
 
 PROMPT = np.array([5, 6, 7, 8, 9], dtype=np.int32)
 

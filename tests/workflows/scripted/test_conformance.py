@@ -15,13 +15,13 @@ from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient, RewardScorer
 from astraflow.workflows.components.answers import AnswerOptions, request_answer
 from astraflow.workflows.scripted.conformance import CHECKS, WorkflowCheck, check_workflow
 from astraflow.workflows.scripted.policies import in_order
 from tests import make
-from tests.suites.workflow_suite import WorkflowSuite
 
 SOLVER = PolicyId("solver")
 

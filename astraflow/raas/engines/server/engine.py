@@ -58,12 +58,12 @@ class ServerEngine:
     ) -> None:
         """environment: environment of the servers; None for the environment that `options` name. Raises:
         InvalidInput."""
-        self._dialect = dialect
-        self._options = options
-        self._environment = environment or find_environment(dialect.kind, options.environment)
-        self._model = model
+        self.dialect = dialect
+        self.options = options
+        self.environment = environment or find_environment(dialect.kind, options.environment)
+        self.model = model
         self._clock = clock or SystemClock()
-        self._folder: ModelFolder | None = None
+        self.folder: ModelFolder | None = None
         self._replicas: list[Replica] = []
         self._supervisors: list[asyncio.Task[None]] = []
         self._version: Version | None = None
@@ -74,8 +74,8 @@ class ServerEngine:
         self._load_lock = asyncio.Lock()
         self._stage_lock = asyncio.Lock()
         """Held while the staged weights change, and while a restarted server loads them."""
-        self._can_patch = options.patch == "auto" and dialect.can_patch(self._environment, options)
-        self._patches = 0
+        self._can_patch = options.patch == "auto" and dialect.can_patch(self.environment, options)
+        self.patches = 0
         self._rounding = RoundingWatch(Dtype.FLOAT32 if self._dtype == "float32" else None)
         self._merger = AdapterMerger(Dtype.FLOAT32 if self._dtype == "float32" else None)
 
@@ -96,37 +96,37 @@ class ServerEngine:
 
     @property
     def _dtype(self) -> str:
-        if self._options.dtype != "auto":
-            return self._options.dtype
-        return "float32" if self._environment.device == "cpu" else "auto"
+        if self.options.dtype != "auto":
+            return self.options.dtype
+        return "float32" if self.environment.device == "cpu" else "auto"
 
     async def start(self) -> None:
         """Starts the servers; returns when all are up. Raises: Unavailable, InvalidInput."""
-        self._folder = await asyncio.to_thread(ModelFolder, self._model)
+        self.folder = await asyncio.to_thread(ModelFolder, self.model)
         try:
-            await self._start_servers(self._folder)
+            await self._start_servers(self.folder)
         except Unavailable as problem:
-            if not self._options.lora:
+            if not self.options.lora:
                 raise
-            log.warning("adapters_merged", engine=self._dialect.kind, problem=str(problem))
-            self._options = self._options.model_copy(update={"lora": False})
-            await self._start_servers(self._folder)
+            log.warning("adapters_merged", engine=self.dialect.kind, problem=str(problem))
+            self.options = self.options.model_copy(update={"lora": False})
+            await self._start_servers(self.folder)
         self._supervisors = [asyncio.create_task(replica.supervise()) for replica in self._replicas]
 
     async def _start_servers(self, folder: ModelFolder) -> None:
         log_folder = home() / "logs" / "engines"
         self._replicas[:] = [
             Replica(
-                self._dialect,
-                self._environment,
-                self._options,
+                self.dialect,
+                self.environment,
+                self.options,
                 number=number,
                 model=folder.path,
                 log_file=log_folder / f"{folder.path.name}-{number}.log",
                 reload=self._reload_restarted,
                 clock=self._clock,
             )
-            for number in range(self._options.servers)
+            for number in range(self.options.servers)
         ]
         await _all(replica.start() for replica in self._replicas)
 
@@ -178,9 +178,9 @@ class ServerEngine:
         Raises: InvalidInput when they do not fit the model; Unavailable when a server cannot be restarted. A server
         that is lost meanwhile is restarted and loads the same weights.
         """
-        if self._folder is None:
+        if self.folder is None:
             await self.start()
-        folder = self._folder
+        folder = self.folder
         assert folder is not None  # noqa: S101 (set by start)
         async with self._load_lock:
             began_at = time.perf_counter()
@@ -192,7 +192,7 @@ class ServerEngine:
             self._version = None
             timings = await _all(self._load_replica(replica, base=base) for replica in self._replicas)
             self._version = version
-            rounded_away = 0.0 if self._options.lora else await asyncio.to_thread(self._rounding.lost_share, weights)
+            rounded_away = 0.0 if self.options.lora else await asyncio.to_thread(self._rounding.lost_share, weights)
             return LoadTimings(
                 rounded_away=rounded_away,
                 stage_s=stage_s,
@@ -228,13 +228,13 @@ class ServerEngine:
             await asyncio.gather(*(replica.stop_server() for replica in self._replicas))
         finally:  # also when the caller's time limit cancels this: the memory must not outlive the process
             self._open.set()
-            if self._folder is not None:
-                self._folder.close()
-                self._folder = None
+            if self.folder is not None:
+                self.folder.close()
+                self.folder = None
 
     def _stage(self, folder: ModelFolder, weights: VerifiedWeights) -> None:
         """Stages whole weights, the sum of adapters and their base, or adapters in addition to their base; blocks."""
-        if self._options.lora and weights.adapter_base is not None:
+        if self.options.lora and weights.adapter_base is not None:
             folder.stage_adapter(weights)
         else:
             folder.stage(self._merger.merge(weights), with_patch=self._can_patch)
@@ -244,7 +244,7 @@ class ServerEngine:
         began_at = time.perf_counter()
         if replica.is_restarting:
             await replica.wait_serving()
-            if self._folder is not None and replica.loaded == self._folder.version:
+            if self.folder is not None and replica.loaded == self.folder.version:
                 return LoadTimings(apply_s=time.perf_counter() - began_at)
         try:
             async with replica.control:
@@ -258,18 +258,18 @@ class ServerEngine:
         """Pauses, loads and resumes one server. After an error the server stays paused."""
         client, was_paused = replica.client, replica.is_paused
         began_at = time.perf_counter()
-        if self._folder is not None and self._folder.adapter is not None:
+        if self.folder is not None and self.folder.adapter is not None:
             replica.serving.clear()  # requests that the pause aborts are sent again with the new adapters
-            await self._dialect.pause(client, PauseMode.ABORT)
+            await self.dialect.pause(client, PauseMode.ABORT)
         elif not was_paused:
-            await self._dialect.pause(client, PauseMode.KEEP)
+            await self.dialect.pause(client, PauseMode.KEEP)
         replica.is_paused = True
         paused_at = time.perf_counter()
         is_resumed = await self._apply(replica, base=base, resumes=not was_paused)
         applied_at = time.perf_counter()
         if not was_paused:
             if not is_resumed:
-                await self._dialect.resume(client)
+                await self.dialect.resume(client)
             replica.is_paused = False
         replica.serving.set()
         return LoadTimings(
@@ -278,7 +278,7 @@ class ServerEngine:
 
     async def _apply(self, replica: Replica, *, base: Version | None, resumes: bool) -> bool:
         """Patches or reloads a paused server; returns whether it has resumed, which only a patch does if `resumes`."""
-        folder = self._folder
+        folder = self.folder
         assert folder is not None  # noqa: S101 (the engine was started)
         client, version = replica.client, str(folder.version)
         if folder.adapter is not None:
@@ -286,21 +286,21 @@ class ServerEngine:
             return False
         client.adapter, replica.base_root = "", b""
         if folder.patch is not None and base is not None and folder.patch_base == base == replica.loaded:
-            is_check_due = (self._patches + 1) % self._options.patch_check_every == 0
+            is_check_due = (self.patches + 1) % self.options.patch_check_every == 0
             resumes = resumes and not is_check_due
             try:
-                await self._dialect.patch(client, folder.patch, version, resumes=resumes)
-                self._patches += 1
+                await self.dialect.patch(client, folder.patch, version, resumes=resumes)
+                self.patches += 1
                 if is_check_due:
                     await self._check_patches(replica, version)
             except ServerRefused as problem:
-                log.warning("engine_patch_refused", engine=self._dialect.kind, problem=str(problem))
+                log.warning("engine_patch_refused", engine=self.dialect.kind, problem=str(problem))
                 self._can_patch = False
             else:
                 replica.loaded = folder.version
                 return resumes
         replica.loaded = None
-        await self._dialect.reload(client, folder.path, version, learn_mapping=self._can_patch)
+        await self.dialect.reload(client, folder.path, version, learn_mapping=self._can_patch)
         replica.loaded = folder.version
         return False
 
@@ -310,36 +310,36 @@ class ServerEngine:
         replica.loaded = None
         if replica.base_root != folder.root_hash:
             replica.base_root = b""
-            await self._dialect.reload(replica.client, folder.path, str(folder.version), learn_mapping=False)
+            await self.dialect.reload(replica.client, folder.path, str(folder.version), learn_mapping=False)
             replica.base_root = folder.root_hash
-        await self._dialect.load_adapter(replica.client, folder.adapter, str(folder.adapter_version))
+        await self.dialect.load_adapter(replica.client, folder.adapter, str(folder.adapter_version))
         replica.loaded = folder.adapter_version
 
     async def _check_patches(self, replica: Replica, version: str) -> None:
         """Compares the patched weights with a reload; a difference ends patching."""
-        assert self._folder is not None  # noqa: S101 (the engine was started)
-        patched = await self._dialect.checksum(replica.client)
-        await self._dialect.reload(replica.client, self._folder.path, version, learn_mapping=True)
-        if patched != await self._dialect.checksum(replica.client):
-            log.error("engine_patch_wrong", engine=self._dialect.kind, version=version)
+        assert self.folder is not None  # noqa: S101 (the engine was started)
+        patched = await self.dialect.checksum(replica.client)
+        await self.dialect.reload(replica.client, self.folder.path, version, learn_mapping=True)
+        if patched != await self.dialect.checksum(replica.client):
+            log.error("engine_patch_wrong", engine=self.dialect.kind, version=version)
             self._can_patch = False
 
     async def _reload_restarted(self, replica: Replica) -> None:
         """Loads the staged weights, if any, into a server that has just started."""
         replica.loaded, replica.base_root = None, b""
         async with self._stage_lock:
-            if self._folder is None or self._folder.version is None:
+            if self.folder is None or self.folder.version is None:
                 return
-            await self._dialect.pause(replica.client, PauseMode.KEEP)
-            if self._folder.adapter is not None:
-                await self._apply_adapter(replica, self._folder)
+            await self.dialect.pause(replica.client, PauseMode.KEEP)
+            if self.folder.adapter is not None:
+                await self._apply_adapter(replica, self.folder)
             else:
-                await self._dialect.reload(
-                    replica.client, self._folder.path, str(self._folder.version), learn_mapping=self._can_patch
+                await self.dialect.reload(
+                    replica.client, self.folder.path, str(self.folder.version), learn_mapping=self._can_patch
                 )
-                replica.loaded = self._folder.version
+                replica.loaded = self.folder.version
         if self._open.is_set():
-            await self._dialect.resume(replica.client)
+            await self.dialect.resume(replica.client)
         else:
             replica.is_paused = True
 
@@ -347,14 +347,14 @@ class ServerEngine:
         async with replica.control:
             if replica.serving.is_set():
                 with suppress(ServerLost, ServerUnreachable):  # the restarted server stays paused
-                    await replica.until_lost(self._dialect.pause(replica.client, mode))
+                    await replica.until_lost(self.dialect.pause(replica.client, mode))
                     replica.is_paused = True
 
     async def _resume_replica(self, replica: Replica) -> None:
         async with replica.control:
             if replica.is_paused:
                 with suppress(ServerLost, ServerUnreachable):
-                    await replica.until_lost(self._dialect.resume(replica.client))
+                    await replica.until_lost(self.dialect.resume(replica.client))
                     replica.is_paused = False
 
 

@@ -153,7 +153,7 @@ class Replica:
 
     async def start(self) -> None:
         """Starts the server; returns when it is up. Raises: Unavailable."""
-        port = _free_port()
+        port = free_port()
         key = secrets.token_hex(24)  # no leading dash, which an argument parser would take for an option
         launch = self._dialect.launch(
             self._environment,
@@ -355,7 +355,8 @@ def exit_reason(code: int, log_tail: Sequence[str]) -> str:
     return f"the server exited with code {code}" + (f" ({error[:_LONGEST_ERROR]})" if error else "")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Returns a free port of loopback; another program may take it before the caller does."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -7,7 +7,7 @@ point group `astraflow.storages`:
     class MyStorage:  # an astraflow.weights.store.storage.base.WeightStorage
         def __init__(self, options: MyStorageOptions, directory: Path) -> None: ...
 
-`directory` is the store's own on this machine, locked while the plugin lives. `tests/suites/storage_suite.py` tests
+`directory` is the store's own on this machine, locked while the plugin lives. `astraflow/testing/storage.py` tests
 the requirements.
 """
 

@@ -6,8 +6,9 @@ import pytest
 
 from astraflow.runtime.clock import SystemClock
 from maintainer.fleet.providers.base import Handle, LaunchSpec, Provider, ProviderError, RetryError, UnknownError
+from maintainer.testing.provider_harness import ProviderHarness, launch_id
+from maintainer.testing.provider_suite import ProviderSuite
 from tests.fakes.cloud import Cloud, CloudProvider, failing_once
-from tests.suites.provider_suite import ProviderHarness, ProviderSuite, launch_id
 
 
 class CloudHarness(ProviderHarness):

@@ -45,22 +45,22 @@ from maintainer.fleet.providers.ec2.calls import explained
 from maintainer.fleet.providers.ec2.instances import instance_of
 from maintainer.fleet.providers.ec2.provider import Ec2, _terminated
 from maintainer.fleet.providers.ec2.request import Ec2Options, region_of, run_request
-from tests.errors import raises_code
-from tests.fakes.ec2_instances import InstanceRunner, Machine, running_instances
-from tests.fakes.ec2_server import CREDENTIALS, Ec2Server, serving_ec2
-from tests.maintainer.fleet.providers.test_local_process import SLEEPER
-from tests.suites.provider_suite import (
+from maintainer.testing.provider_harness import (
     CANARY,
     GIVE_UP_S,
-    LifecycleSuite,
     ProviderHarness,
-    RequestSuite,
     launch_id,
     launches,
     listed,
     retire,
     until,
 )
+from maintainer.testing.provider_requests import RequestSuite
+from maintainer.testing.provider_suite import LifecycleSuite
+from tests.errors import raises_code
+from tests.fakes.ec2_instances import InstanceRunner, Machine, running_instances
+from tests.fakes.ec2_server import CREDENTIALS, Ec2Server, serving_ec2
+from tests.maintainer.fleet.providers.test_local_process import SLEEPER
 
 pytestmark = pytest.mark.anyio
 
@@ -276,7 +276,7 @@ async def test_a_launch_that_is_not_listed_yet_is_not_repeated(harness: Ec2Harne
 @pytest.mark.long
 async def test_a_launch_whose_answer_was_lost_is_found_by_its_tag(harness: Ec2Harness) -> None:
     deaf, launch = await harness.provider(endpoint_url=harness.server.losing_answers()), launch_id()
-    with raises_code(RetryError, "retry", "InternalError"):
+    with raises_code(RetryError, "retry_error", "InternalError"):
         await deaf.launch(harness.spec(), launch)
     harness.server.has_client_tokens = False  # only the tag identifies the launch
     provider = await harness.provider()

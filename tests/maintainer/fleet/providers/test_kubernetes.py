@@ -33,9 +33,10 @@ from maintainer.fleet.providers.kubernetes.api import refusal
 from maintainer.fleet.providers.kubernetes.config import KubernetesOptions
 from maintainer.fleet.providers.kubernetes.manifest import pod_name
 from maintainer.fleet.providers.kubernetes.provider import Kubernetes
+from maintainer.testing.provider_harness import CANARY, ProviderHarness, launch_id, listed, retire, until
+from maintainer.testing.provider_suite import ProviderSuite
 from tests.errors import raises_code
 from tests.fakes.kubernetes_api import FakeCluster, Fault, Machine
-from tests.suites.provider_suite import CANARY, ProviderHarness, ProviderSuite, launch_id, listed, retire, until
 
 pytestmark = pytest.mark.anyio
 
@@ -183,7 +184,7 @@ async def test_a_pod_is_deleted_when_its_secret_cannot_be_created(harness: Clust
     rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "list", "delete"]}
     harness.fake.roles["no-secrets"] = [rule]
     provider = await harness.provider(kubeconfig=str(harness.fake.write_kubeconfig("no-secrets")))
-    with raises_code(AuthError, "auth", "secret"):
+    with raises_code(AuthError, "auth_error", "secret"):
         await provider.launch(harness.spec(), launch_id())
     assert harness.fake.pods() == []
 

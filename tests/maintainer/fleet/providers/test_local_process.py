@@ -28,8 +28,9 @@ from maintainer.fleet.providers.base import (
     State,
 )
 from maintainer.fleet.providers.local_process.provider import LocalProcess, LocalProcessOptions
+from maintainer.testing.provider_harness import GIVE_UP_S, ProviderHarness, launch_id, listed, retire, until
+from maintainer.testing.provider_suite import ProviderSuite
 from tests.errors import raises_code
-from tests.suites.provider_suite import GIVE_UP_S, ProviderHarness, ProviderSuite, launch_id, listed, retire, until
 
 pytestmark = pytest.mark.anyio
 

@@ -31,19 +31,19 @@ from maintainer.fleet.providers.skypilot import tasks
 from maintainer.fleet.providers.skypilot.api import refusal
 from maintainer.fleet.providers.skypilot.provider import SkyPilot
 from maintainer.fleet.providers.skypilot.tasks import cluster_name, task_of
-from tests.errors import raises_code
-from tests.fakes.skypilot_api import FakeSkyPilot
-from tests.suites.provider_suite import (
+from maintainer.testing.provider_harness import (
     CANARY,
     GIVE_UP_S,
     ProviderHarness,
-    ProviderSuite,
     launch_id,
     launches,
     listed,
     retire,
     until,
 )
+from maintainer.testing.provider_suite import ProviderSuite
+from tests.errors import raises_code
+from tests.fakes.skypilot_api import FakeSkyPilot
 
 pytestmark = pytest.mark.anyio
 
@@ -188,7 +188,7 @@ async def test_a_failed_teardown_is_retried_and_the_cluster_stays_listed(harness
     harness.fake.down_errors += [error] * 2
     deadline = time.monotonic() + GIVE_UP_S
     while harness.fake.down_errors:
-        with raises_code(UnknownError, "unknown", error["message"]):
+        with raises_code(UnknownError, "unknown_error", error["message"]):
             await provider.retire(launch)
         assert harness.fake.is_leaked(cluster_name(launch))
         assert time.monotonic() < deadline

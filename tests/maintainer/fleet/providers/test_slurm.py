@@ -33,18 +33,11 @@ from maintainer.fleet.providers.base import (
 from maintainer.fleet.providers.slurm import jobs
 from maintainer.fleet.providers.slurm.jobs import PREFIX, Job, parse_sacct, parse_squeue, read_job, refusal
 from maintainer.fleet.providers.slurm.provider import Slurm
+from maintainer.testing.provider_harness import CANARY, ProviderHarness, launch_id, launches, listed, until
+from maintainer.testing.provider_requests import RequestSuite
+from maintainer.testing.provider_suite import LifecycleSuite
 from tests.errors import raises_code
 from tests.fakes import slurm_commands
-from tests.suites.provider_suite import (
-    CANARY,
-    LifecycleSuite,
-    ProviderHarness,
-    RequestSuite,
-    launch_id,
-    launches,
-    listed,
-    until,
-)
 
 pytestmark = pytest.mark.anyio
 
@@ -246,7 +239,7 @@ async def test_a_finished_job_is_read_from_the_accounting(harness: SlurmHarness,
 
 async def test_without_accounting_a_finished_job_is_gone(harness: SlurmHarness) -> None:
     harness.fake.configure(accounting=False, min_job_age_s=0)
-    with raises_code(InvalidError, "invalid", "accounting"):
+    with raises_code(InvalidError, "invalid_error", "accounting"):
         await (await harness.provider()).launch(harness.spec(), launch_id())
     provider, launch = await harness.provider(has_accounting=False), launch_id()
     handle = await provider.launch(harness.spec(), launch)

@@ -33,20 +33,12 @@ from maintainer.fleet.providers.base import (
     unread_places,
 )
 from maintainer.fleet.providers.static_ssh.provider import StaticSsh, StaticSshOptions
+from maintainer.testing.provider_harness import CANARY, ProviderHarness, launch_id, launches, listed, retire, until
+from maintainer.testing.provider_requests import RequestSuite
+from maintainer.testing.provider_suite import LifecycleSuite
 from tests.errors import raises_code
 from tests.fakes.ssh_server import SshServer, serving_ssh
 from tests.maintainer.fleet.providers.test_local_process import SLEEPER
-from tests.suites.provider_suite import (
-    CANARY,
-    LifecycleSuite,
-    ProviderHarness,
-    RequestSuite,
-    launch_id,
-    launches,
-    listed,
-    retire,
-    until,
-)
 
 pytestmark = [
     pytest.mark.anyio,

@@ -15,8 +15,8 @@ import pytest
 
 from astraflow.contract.errors import Unavailable
 from astraflow.raas.engines.server.process import ServerProcess
+from astraflow.testing.engines import GIVE_UP_S, until
 from tests.errors import raises_code
-from tests.suites.engine_suite import GIVE_UP_S, until
 from tests.suites.server_engine_suite import is_alive
 
 VARIABLES = {"PATH": os.environ["PATH"]}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import StorageFull
+from astraflow.testing.storage import NAME, POLICY, OpenStorage, StorageSuite
 from astraflow.weights.store.storage import storages
 from astraflow.weights.store.storage.base import WeightStorage
-from tests.suites.storage_suite import NAME, POLICY, OpenStorage, StorageSuite
 
 
 class TestDisk(StorageSuite):

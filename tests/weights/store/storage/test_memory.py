@@ -6,12 +6,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.testing.storage import NAME, POLICY, OpenStorage, StorageSuite
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.shared_memory import PREFIX, SHARED_FOLDER
 from astraflow.weights.store.storage import storages
 from astraflow.weights.store.storage.base import WeightStorage
 from astraflow.weights.store.storage.memory import MemoryOptions, MemoryStorage
-from tests.suites.storage_suite import NAME, POLICY, OpenStorage, StorageSuite
 from tests.weights.stored_versions import fetched_manifest, open_test_store, put_all
 from tests.weights.versions import history, layout
 

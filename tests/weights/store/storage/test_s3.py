@@ -12,13 +12,13 @@ from astraflow.archive.samples import find_trajectories
 from astraflow.contract.errors import Conflict, InvalidInput, Unavailable, UnknownVersion
 from astraflow.contract.ids import Version
 from astraflow.contract.reports.queries import TrajectoryPage, TrajectoryQuery
+from astraflow.testing.storage import NAME, POLICY, OpenStorage, StorageSuite
 from astraflow.tracking.trajectory_export import TrajectoryExport, export_folder
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.store.storage import s3, storages
 from astraflow.weights.store.storage.base import WeightStorage
 from tests.errors import raises_code
 from tests.fakes.recorded_run import fill, recorded_archive
-from tests.suites.storage_suite import NAME, POLICY, OpenStorage, StorageSuite
 from tests.weights.buckets import bucket_service, make_bucket
 from tests.weights.stored_versions import fetched_manifest, open_test_store, put_all, put_full
 from tests.weights.versions import POLICY as SOLVER
