@@ -1,5 +1,10 @@
 """Texts of a run as pages show them: cut to a size, with invisible characters made visible."""
 
+from collections.abc import Mapping
+
+from astraflow.contract.fleet.instances import Cause
+from web.components import formats
+
 _CONTROLS = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}
 """Pictures of control characters."""
 
@@ -14,6 +19,16 @@ _VISIBLE = str.maketrans(
         **{code: f"\\u{code:04x}" for code in _DIRECTION_MARKS},
     }
 )
+
+CAUSE_TEXTS = {
+    Cause.REQUESTED: "requested",
+    Cause.PREEMPTED: "preempted",
+    Cause.LOST: "lost",
+    Cause.FAILED: "failed to start",
+    Cause.EXPIRED: "maximum age reached",
+    Cause.INCONSISTENT: "inconsistent state",
+}
+"""Causes why a node or its instance ended, in words."""
 
 BLOCK_CHARS = 6_000
 """Most characters of one block, until all of them are requested."""
@@ -54,3 +69,21 @@ class TextCutter:
         shown = text[: min(self._block_chars, self._left)]
         self._left -= len(shown)
         return visible(shown), len(text) - len(shown)
+
+
+def with_cause(state: str, cause: Cause | None) -> str:
+    """Returns a state with its cause; a requested change is shown without one.
+
+    >>> with_cause("draining", Cause.PREEMPTED), with_cause("draining", Cause.REQUESTED), with_cause("ready", None)
+    ('draining: preempted', 'draining', 'ready')
+    """
+    return state if cause in (None, Cause.REQUESTED) else f"{state}: {CAUSE_TEXTS[cause]}"
+
+
+def cause_counts(causes: Mapping[Cause, int]) -> str:
+    """Returns the number of instances per cause, in words.
+
+    >>> cause_counts({Cause.PREEMPTED: 2, Cause.LOST: 1})
+    '2 preempted, 1 lost'
+    """
+    return ", ".join(f"{formats.count(number)} {CAUSE_TEXTS[cause]}" for cause, number in causes.items())

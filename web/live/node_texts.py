@@ -2,7 +2,7 @@
 
 from astraflow.contract.reports.report import NodeReport, NodeState
 from web.components import formats
-from web.components.causes import with_cause
+from web.components.texts import with_cause
 from web.history.samples import TimeShares
 from web.process_settings import STALE_AFTER_S
 from web.state.node_table import NodeRow

@@ -9,10 +9,10 @@ from astraflow.contract.reports.report import NodeReport, NodeState
 from web.charts import scales
 from web.charts.series import as_sheet
 from web.components import formats
-from web.components.causes import with_cause
 from web.components.downloads import Sheet
 from web.components.live_sessions import LiveSessionsView, live_sessions, runs_agents
 from web.components.live_texts import LiveText
+from web.components.texts import with_cause
 from web.history.series_queries import Row
 from web.live.node_texts import build_node_texts
 from web.nodes.slowness import Slowness, slowness

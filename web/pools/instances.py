@@ -8,9 +8,9 @@ from statistics import quantiles
 from astraflow.contract.fleet.instances import Cause, Instance, InstanceState
 from astraflow.contract.fleet.pools import Pool
 from web.components import formats
-from web.components.causes import with_cause
 from web.components.downloads import Sheet
 from web.components.formats import usd
+from web.components.texts import with_cause
 
 STATE_TONES = {
     InstanceState.INTENDED: "busy",

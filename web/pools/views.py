@@ -7,9 +7,9 @@ from astraflow.contract.fleet.instances import Cause, InstanceState
 from astraflow.contract.fleet.pools import KillScope, Pool
 from astraflow.contract.fleet.recommendations import Mode
 from web.components import formats
-from web.components.causes import cause_counts
 from web.components.downloads import Sheet
 from web.components.formats import usd
+from web.components.texts import cause_counts
 from web.live.followed_run import FollowedFleet
 from web.process_settings import start_command, web_command
 from web.state.fleet_state import FleetConnection
