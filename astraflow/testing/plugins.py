@@ -6,18 +6,18 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from astraflow.conformance.environments import check_environment
+from astraflow.conformance.rewards import check_reward
+from astraflow.conformance.workflows import CHECKS, WorkflowCheck, check_promise
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.plugins import Outcome, broken_promises
 from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.base import Dataset
 from astraflow.environments.base import EnvironmentFactory
-from astraflow.environments.conformance import check_environment
 from astraflow.environments.episodes import Expert
 from astraflow.rewards.base import Reward, score_completion
-from astraflow.rewards.conformance import check_reward
 from astraflow.runtime.plugins import ManagedPlugin, start_managed
-from astraflow.workflows.scripted.conformance import CHECKS, WorkflowCheck, check_promise
 
 SAMPLE_SIZE = 200
 """Checked prompts, spread over a large data set."""

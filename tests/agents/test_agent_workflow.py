@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astraflow.conformance.workflows import WorkflowCheck
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.rollouts.agent_calls import CallOutcome
@@ -26,7 +27,6 @@ from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins, start_ma
 from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer, SessionSource, Workflow
-from astraflow.workflows.scripted.conformance import WorkflowCheck
 from astraflow.workflows.scripted.policies import EpisodeRecord, ScriptedPolicy, in_order
 from tests import make
 from tests.errors import raises_code

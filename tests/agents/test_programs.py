@@ -19,6 +19,7 @@ from aiohttp import ClientSession, web
 
 from astraflow.agents.programs.base import AgentTask
 from astraflow.agents.programs.commands import CommandFields, command_of
+from astraflow.conformance.workflows import ConstantReward, WorkflowCheck
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
@@ -29,7 +30,6 @@ from astraflow.sandbox.isolation import find_python
 from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer, Workflow
-from astraflow.workflows.scripted.conformance import ConstantReward, WorkflowCheck
 from astraflow.workflows.scripted.policies import EpisodeRecord, ScriptedPolicy, in_order
 from tests import make
 from tests.errors import raises_code

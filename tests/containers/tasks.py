@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from astraflow.conformance.workflows import ConstantReward
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets import datasets
@@ -23,7 +24,6 @@ from astraflow.environments.episodes import Expert, play, total_reward
 from astraflow.runtime.plugins import start_managed
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer, Workflow
-from astraflow.workflows.scripted.conformance import ConstantReward
 from astraflow.workflows.scripted.policies import EpisodeRecord, ScriptedPolicy, in_order
 from tests import make
 from tests.containers.checks import require

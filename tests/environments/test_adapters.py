@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from astraflow.conformance.environments import check_environment
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.ids import PromptId
 from astraflow.contract.plugins import broken_promises
@@ -22,7 +23,6 @@ from astraflow.environments.adapters.host import EnvironmentHost
 from astraflow.environments.adapters.messages import ActRequest, BeginRequest, CloseRequest
 from astraflow.environments.adapters.process import ProcessFactory
 from astraflow.environments.base import Environment, EnvironmentFactory, EnvironmentLimits, Observation
-from astraflow.environments.conformance import check_environment
 from astraflow.environments.episodes import Expert, plan_of_answer, play, total_reward
 from astraflow.environments.serve import serving_environment
 from astraflow.runtime.http.json_service import ServiceAddress

@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
+from astraflow.conformance.environments import check_environment
 from astraflow.contract.ids import PromptId
 from astraflow.contract.plugins import broken_promises
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.environments import environments
-from astraflow.environments.conformance import check_environment
 from astraflow.environments.episodes import play
 from astraflow.recipe.files import EXAMPLES, PACKAGED
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins

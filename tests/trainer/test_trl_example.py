@@ -13,8 +13,8 @@ from astraflow.contract.batches import Batch, Row
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.trajectories import Trajectory
+from tests.conformance.test_trainers import EXAMPLES, save_tokenizer
 from tests.trainer.step_gradients import Gradients, largest_difference, tiny_model
-from tests.trainer.test_conformance import EXAMPLES, save_tokenizer
 
 CLIP = 0.2
 

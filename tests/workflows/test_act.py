@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astraflow.conformance.workflows import WorkflowCheck
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
@@ -16,7 +17,6 @@ from astraflow.rewards import rewards
 from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer, episode_seed
-from astraflow.workflows.scripted.conformance import WorkflowCheck
 from astraflow.workflows.scripted.policies import EpisodeRecord, ScriptedPolicy, in_order
 from tests import make
 from tests.errors import raises_code

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.conformance.workflows import WorkflowCheck
 from astraflow.contract.ids import PolicyId
 from astraflow.rewards import rewards
 from astraflow.runtime.plugins import import_plugins
 from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer
-from astraflow.workflows.scripted.conformance import WorkflowCheck
 from astraflow.workflows.scripted.policies import in_order
 from tests import make
 from tests.fakes.policy import FakePolicy

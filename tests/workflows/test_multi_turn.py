@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from astraflow.conformance.workflows import WorkflowCheck
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.spans import Author
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
@@ -11,7 +12,6 @@ from astraflow.rewards import rewards
 from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer
-from astraflow.workflows.scripted.conformance import WorkflowCheck
 from astraflow.workflows.scripted.policies import in_order
 from tests import make
 from tests.fakes.policy import FakePolicy

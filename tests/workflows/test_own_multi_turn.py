@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.conformance.workflows import WorkflowCheck
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.rewards import rewards
@@ -12,7 +13,6 @@ from astraflow.runtime.plugins import import_plugins
 from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer
-from astraflow.workflows.scripted.conformance import WorkflowCheck
 from astraflow.workflows.scripted.policies import in_order
 from tests import make
 from tests.fakes.policy import FakePolicy

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from astraflow.conformance.workflows import WorkflowCheck
 from astraflow.contract.ids import PromptId
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets import datasets
 from astraflow.testing.plugins import WorkflowSuite
-from astraflow.workflows.scripted.conformance import WorkflowCheck
 from astraflow.workflows.scripted.policies import Reply, in_order
 from tests import make
 

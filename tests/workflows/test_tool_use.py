@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astraflow.conformance.workflows import WorkflowCheck
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
@@ -22,7 +23,6 @@ from astraflow.runtime.plugins import start_managed
 from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer, episode_seed
-from astraflow.workflows.scripted.conformance import WorkflowCheck
 from astraflow.workflows.scripted.policies import in_order
 from tests import make
 from tests.errors import raises_code

@@ -13,7 +13,7 @@ import typer
 from astraflow.cli.checks.plugins import environment, print_results, reward, tool, workflow
 from astraflow.cli.checks.recipe import recipe
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.plugins import CheckResult
+from astraflow.contract.plugins import CheckResult, broken_promises
 
 if TYPE_CHECKING:
     from astraflow.rewards.calibration import CalibrationReport, LabelledExample
@@ -77,8 +77,8 @@ def trainer(
     The command serves a short scripted run, with a restart and lost acknowledgements. Start the trainer with this
     address as that of the dataflow service.
     """
+    from astraflow.conformance.trainers import TrainerCheck, check_trainer
     from astraflow.contract.ids import PolicyId
-    from astraflow.trainer.conformance import TrainerCheck, check_trainer
 
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
@@ -102,8 +102,8 @@ async def _run(
 ) -> "list[CheckResult]":
     import numpy as np
 
-    from astraflow.raas.engines.check_subjects import TOKENS, plugin_subject, server_subject
-    from astraflow.raas.engines.checks import run_checks
+    from astraflow.conformance.engine_subjects import TOKENS, plugin_subject, server_subject
+    from astraflow.conformance.engines import run_checks
 
     if is_address:
         prompt = np.arange(2, 18, dtype=np.int32)
@@ -157,9 +157,9 @@ def doctor() -> None:
 
     from astraflow.cli.checks.doctor import run_checks, table
 
-    findings = run_checks()
-    Console().print(table(findings))
-    raise typer.Exit(1 if any(finding.is_required and not finding.is_ok for finding in findings) else 0)
+    results = run_checks()
+    Console().print(table(results))
+    raise typer.Exit(1 if broken_promises(results) else 0)
 
 
 def calibrate(

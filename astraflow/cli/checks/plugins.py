@@ -74,8 +74,8 @@ def tool(
     options: Options = [],  # noqa: B006 (typer copies it)
 ) -> None:
     """Check a source of tools: calls each tool with generated arguments; exit with code 1 if it breaks a promise."""
+    from astraflow.conformance.tools import check_tools
     from astraflow.tools import tool_sources
-    from astraflow.tools.conformance import check_tools
 
     source = tool_sources.build(_spec(kind, options))
     print_results(asyncio.run(check_tools(source, _prompts(dataset)[0])), part="tool")
@@ -91,7 +91,7 @@ def workflow(
     ] = [],  # noqa: B006 (the same)
 ) -> None:
     """Check a workflow against the promises of the interface; exit with code 1 if it breaks one."""
-    from astraflow.workflows.scripted.conformance import WorkflowCheck, check_workflow
+    from astraflow.conformance.workflows import WorkflowCheck, check_workflow
     from astraflow.workflows.scripted.policies import in_order
 
     prompt = _prompts(dataset)[0]
@@ -103,8 +103,8 @@ def workflow(
 async def _check_reward(spec: dict[str, Any], prompt: "Prompt", completions: list[str]) -> "list[CheckResult]":
     from contextlib import AsyncExitStack
 
+    from astraflow.conformance.rewards import check_reward
     from astraflow.rewards import rewards
-    from astraflow.rewards.conformance import check_reward
     from astraflow.runtime.plugins import start_managed
 
     plugin = rewards.build(spec)
@@ -115,8 +115,8 @@ async def _check_reward(spec: dict[str, Any], prompt: "Prompt", completions: lis
 
 
 async def _check_environment(spec: dict[str, Any], prompts: "list[Prompt]", expert: "Expert") -> "list[CheckResult]":
+    from astraflow.conformance.environments import check_environment
     from astraflow.environments import environments
-    from astraflow.environments.conformance import check_environment
 
     return await check_environment(environments.build(spec), prompts, expert)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from astraflow.conformance.workflows import ConstantReward
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.spans import Ending
 from astraflow.runtime.plugins import start_managed
@@ -16,7 +17,6 @@ from astraflow.sandbox.base import SandboxError
 from astraflow.sandbox.isolation import check_readable, find_python
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer
-from astraflow.workflows.scripted.conformance import ConstantReward
 from tests import make
 from tests.agents.clients.environments import NODE, PYTHON, ClientEnvironment
 from tests.agents.clients.test_coding_agents import CHECK, TASK, bug_fixer

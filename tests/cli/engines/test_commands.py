@@ -15,11 +15,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from astraflow.cli.checks.doctor import engine_findings
+from astraflow.cli.checks.doctor import engine_results
 from astraflow.cli.engines import environments
 from astraflow.cli.main import main
 from astraflow.cli.running.commands import DEMO, server_settings
 from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.plugins import Outcome
 from astraflow.models import models
 from astraflow.raas.engines.server.environments import Environment, find_environment, installed_environments
 from astraflow.raas.engines.server.installation import installer, releases, verification
@@ -337,12 +338,12 @@ def test_list_check_fails_with_the_reason_of_the_server(
 
 
 def test_the_doctor_lists_installed_and_installable_engines(folder: Path) -> None:
-    sglang, vllm = engine_findings(HOST, [make_environment(folder)])
-    assert (sglang.subject, sglang.is_ok, "sglang-cpu" in sglang.message) == ("engine sglang", True, True)
-    assert (vllm.is_ok, "astraflow engines install vllm" in vllm.message) == (False, True)
-    sglang, vllm = engine_findings(replace(HOST, memory_bytes=10**8), [])
-    assert not sglang.is_ok
-    assert "memory" in vllm.message
+    sglang, vllm = engine_results(HOST, [make_environment(folder)])
+    assert (sglang.promise, sglang.outcome, "sglang-cpu" in sglang.detail) == ("engine sglang", Outcome.PASSED, True)
+    assert (vllm.outcome, "astraflow engines install vllm" in vllm.detail) == (Outcome.UNSUPPORTED, True)
+    sglang, vllm = engine_results(replace(HOST, memory_bytes=10**8), [])
+    assert sglang.outcome is Outcome.UNSUPPORTED
+    assert "memory" in vllm.detail
 
 
 @pytest.mark.parametrize("command", [("demo",), ("run", "reverse")])

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field
 
+from astraflow.conformance.tools import ANSWERS, READABLE, REPEATS, WRONG_ARGUMENTS, check_tools
 from astraflow.contract.plugins import Outcome
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool, ToolError
-from astraflow.tools.conformance import ANSWERS, READABLE, REPEATS, WRONG_ARGUMENTS, check_tools
 from astraflow.tools.functions import tool
 from tests import make
 

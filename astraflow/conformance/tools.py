@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
-from astraflow.contract.plugins import CheckResult, Outcome
+from astraflow.conformance.promises import result_from
+from astraflow.contract.plugins import CheckResult
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.runtime.plugins import plugin_cause, start_managed
@@ -40,16 +41,16 @@ async def check_tools(source: ToolSource, prompt: Prompt) -> list[CheckResult]:
         await start_managed([source], resources)
         first, second = [await _episode(source, prompt) for _ in range(2)]
     results = [
-        _result(READABLE, first.unreadable),
-        _result(WRONG_ARGUMENTS, first.wrong),
-        _result(ANSWERS, first.broken),
+        result_from(READABLE, first.unreadable),
+        result_from(WRONG_ARGUMENTS, first.wrong),
+        result_from(ANSWERS, first.broken),
     ]
     differing = [
         f"{call} returned {first.answers[call][:100]!r}, then {second.answers.get(call, '')[:100]!r}"
         for call in first.answers
         if first.answers[call] != second.answers.get(call)
     ]
-    return [*results, _result(REPEATS, differing)]
+    return [*results, result_from(REPEATS, differing)]
 
 
 class _Episode:
@@ -142,8 +143,3 @@ def _sample(schema: Mapping[str, Any], number: int) -> Json:
 
 def _written(tool: Tool, arguments: Mapping[str, Json]) -> str:
     return f"{tool.name}({json.dumps(arguments)[:100]})"
-
-
-def _result(promise: str, problems: list[str]) -> CheckResult:
-    outcome = Outcome.FAILED if problems else Outcome.PASSED
-    return CheckResult(promise=promise, outcome=outcome, detail="; ".join(problems[:5]))

@@ -5,14 +5,16 @@ otherwise. `run_checks` runs them all on one engine, because a server takes long
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import partial
+from time import perf_counter
+from typing import TypeVar
 
 import numpy as np
 
+from astraflow.conformance.promises import Broken, Unsupported, require, result_of
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.plugins import CheckResult, Outcome
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, joined
@@ -30,14 +32,6 @@ MOMENT_S = 0.15
 CONCURRENT = 20
 MAX_ARRIVALS = 256
 """Requests that arrive during a load, at most: one each millisecond. Count."""
-
-
-class Broken(Exception):
-    """The engine does not keep the promise; the message says what happened instead."""
-
-
-class Unsupported(Exception):
-    """The promise cannot be checked on this engine; the message says why."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,31 +85,14 @@ async def run_checks(subject: Subject) -> AsyncIterator[CheckResult]:
     """Starts the engine, yields the result of each check, and closes the engine."""
     try:
         for promise, check in CHECKS.items():
-            began_at = time.perf_counter()
-            outcome, detail = await _outcome(check, subject)
-            seconds = time.perf_counter() - began_at
-            yield CheckResult(promise=promise, outcome=outcome, detail=detail, seconds=seconds)
-            if check is engine_starts and outcome is Outcome.FAILED:
+            result = await result_of(promise, partial(check, subject), limit_s=CHECK_S)
+            with suppress(Exception):  # the next check shows whether the engine still works
+                await subject.engine.resume()
+            yield result
+            if check is engine_starts and result.outcome is Outcome.FAILED:
                 return
     finally:
         await subject.engine.close()
-
-
-async def _outcome(check: Check, subject: Subject) -> tuple[Outcome, str]:
-    try:
-        async with asyncio.timeout(CHECK_S):
-            return Outcome.PASSED, await check(subject) or ""
-    except Unsupported as reason:
-        return Outcome.UNSUPPORTED, str(reason)
-    except Broken as broken:
-        return Outcome.FAILED, str(broken)
-    except TimeoutError:
-        return Outcome.FAILED, f"no end after {CHECK_S:g} s"
-    except Exception as problem:  # a plugin may raise anything; the table shows it
-        return Outcome.FAILED, f"{type(problem).__name__}: {problem}"
-    finally:
-        with suppress(Exception):  # the next check shows whether the engine still works
-            await subject.engine.resume()
 
 
 async def engine_starts(subject: Subject) -> None:
@@ -125,7 +102,7 @@ async def engine_starts(subject: Subject) -> None:
 
 async def nothing_is_generated_before_the_first_load(subject: Subject) -> None:
     """`version` is None and `generate` raises an AstraFlowError."""
-    _require(subject.engine.version is None, f"version is {subject.engine.version}, expected None")
+    require(subject.engine.version is None, f"version is {subject.engine.version}, expected None")
     try:
         await subject.generate()
     except AstraFlowError:
@@ -136,7 +113,7 @@ async def nothing_is_generated_before_the_first_load(subject: Subject) -> None:
 async def weights_load(subject: Subject) -> str:
     """A load sets the version."""
     loaded = await subject.engine.load(subject.weights(subject.version))
-    _require(subject.engine.version == subject.version, f"version is {subject.engine.version} after the load")
+    require(subject.engine.version == subject.version, f"version is {subject.engine.version} after the load")
     return f"{loaded.stopped_s:.3g} s without generation"
 
 
@@ -144,9 +121,9 @@ async def generation_is_complete(subject: Subject) -> str:
     """Token ids, one logprob each, spans of the version in service, and a reason for the end."""
     generation = await subject.generate()
     check_generation(generation, subject.sampling)
-    _require(generation.finish is not Finish.ABORT, "an undisturbed request ended with ABORT")
+    require(generation.finish is not Finish.ABORT, "an undisturbed request ended with ABORT")
     versions = [span.version for span in generation.spans]
-    _require(versions == [subject.version], f"spans hold versions {versions}, expected {subject.version}")
+    require(versions == [subject.version], f"spans hold versions {versions}, expected {subject.version}")
     return f"{len(generation.tokens)} tokens"
 
 
@@ -158,7 +135,7 @@ async def logprobs_are_those_of_the_trainer(subject: Subject) -> str:
     if mismatch is None:
         raise Unsupported("the engine is simulated, or the version has no probe")
     excess = mismatch.excess(subject.engine.logprob_tolerance)
-    _require(not excess, f"the mismatch to the probe is {excess}")
+    require(not excess, f"the mismatch to the probe is {excess}")
     return f"largest difference {mismatch.max:.2g} nats over {mismatch.tokens} tokens"
 
 
@@ -175,27 +152,27 @@ async def scores_come_also_while_paused(subject: Subject) -> None:
         scores = await asyncio.wait_for(subject.engine.score(subject.prompt, 1), 10.0)
     except TimeoutError:
         raise Unsupported("scores wait until generation resumes") from None
-    _require(scores.dtype == np.float32, f"scores are {scores.dtype}, expected float32")
-    _require(len(scores) == len(subject.prompt) - 1, f"{len(scores)} scores of {len(subject.prompt) - 1} tokens")
-    _require(bool((scores <= 0).all()), "a logprob is above 0")
+    require(scores.dtype == np.float32, f"scores are {scores.dtype}, expected float32")
+    require(len(scores) == len(subject.prompt) - 1, f"{len(scores)} scores of {len(subject.prompt) - 1} tokens")
+    require(bool((scores <= 0).all()), "a logprob is above 0")
 
 
 async def requests_run_at_once(subject: Subject) -> str:
     """Many requests run at once and none disturbs another."""
-    began_at = time.perf_counter()
+    began_at = perf_counter()
     for generation in await asyncio.gather(*(subject.generate() for _ in range(CONCURRENT))):
         check_generation(generation, subject.sampling)
-        _require(generation.finish is not Finish.ABORT, "an undisturbed request ended with ABORT")
-    return f"{CONCURRENT} requests in {time.perf_counter() - began_at:.2g} s"
+        require(generation.finish is not Finish.ABORT, "an undisturbed request ended with ABORT")
+    return f"{CONCURRENT} requests in {perf_counter() - began_at:.2g} s"
 
 
 async def request_to_a_paused_engine_waits(subject: Subject) -> None:
     """A request during a pause is generated after it."""
     await subject.engine.pause(PauseMode.KEEP)
     running = await subject.begin()
-    _require(not running.done(), "the paused engine answered")
+    require(not running.done(), "the paused engine answered")
     await subject.engine.resume()
-    _require((await running).finish is not Finish.ABORT, "the request ended with ABORT")
+    require((await running).finish is not Finish.ABORT, "the request ended with ABORT")
 
 
 async def load_in_flight_loses_nothing(subject: Subject) -> None:
@@ -212,8 +189,8 @@ async def load_in_flight_loses_nothing(subject: Subject) -> None:
     versions = [span.version for span in generation.spans]
     if versions == [before]:
         raise Unsupported("the request ended before the load")
-    _require(versions == [before, subject.version], f"spans hold versions {versions}")
-    _require(generation.finish is not Finish.ABORT, "the request ended with ABORT")
+    require(versions == [before, subject.version], f"spans hold versions {versions}")
+    require(generation.finish is not Finish.ABORT, "the request ended with ABORT")
 
 
 async def requests_during_a_load_wait(subject: Subject) -> str:
@@ -246,7 +223,7 @@ async def kept_requests_are_computed_again(subject: Subject) -> str:
     generation = await running
     if len(generation.spans) < 2 and not is_held:
         raise Unsupported("the request ended before the pause")
-    _require(len(generation.spans) == 2, f"{len(generation.spans)} spans, expected 2")
+    require(len(generation.spans) == 2, f"{len(generation.spans)} spans, expected 2")
     return await _compare_with_scores(subject, generation, generation.spans[-1].length)
 
 
@@ -265,7 +242,7 @@ async def abort_ends_one_request(subject: Subject) -> None:
     await subject.engine.abort(doomed_id)
     await subject.engine.abort("unknown")
     generation = await asyncio.wait_for(doomed, 10.0)
-    _require((await other).finish is not Finish.ABORT, "another request was aborted too")
+    require((await other).finish is not Finish.ABORT, "another request was aborted too")
     _check_aborted(generation, subject)
 
 
@@ -282,7 +259,7 @@ async def aborted_request_can_be_continued(subject: Subject) -> None:
     left = replace(subject.sampling, max_new_tokens=subject.sampling.max_new_tokens - len(begun.tokens))
     rest = await subject.generate(left, np.concatenate([subject.prompt, begun.tokens]))
     check_generation(joined(begun, rest), subject.sampling)
-    _require(rest.finish is not Finish.ABORT, "the rest ended with ABORT")
+    require(rest.finish is not Finish.ABORT, "the rest ended with ABORT")
 
 
 async def caller_that_gives_up_leaves_the_engine_working(subject: Subject) -> None:
@@ -301,7 +278,7 @@ async def gauges_show_the_load(subject: Subject) -> str:
     gauges = subject.engine.gauges()
     await running
     is_valid = gauges.running >= 0 and gauges.waiting >= 0 and 0 <= gauges.cache_used <= 1
-    _require(is_valid, f"{gauges}")
+    require(is_valid, f"{gauges}")
     return f"running {gauges.running}, waiting {gauges.waiting}, cache {gauges.cache_used:.0%}"
 
 
@@ -311,7 +288,7 @@ async def top_k_is_kept_or_refused(subject: Subject) -> None:
     if subject.engine.is_simulated:
         raise Unsupported("the engine is simulated")
     again = await subject.generate(replace(subject.sampling, top_k=1, max_new_tokens=8))
-    _require(generation.tokens.tolist() == again.tokens.tolist(), "two requests with top_k = 1 differ")
+    require(generation.tokens.tolist() == again.tokens.tolist(), "two requests with top_k = 1 differ")
 
 
 async def seed_repeats_or_is_refused(subject: Subject) -> None:
@@ -321,7 +298,7 @@ async def seed_repeats_or_is_refused(subject: Subject) -> None:
     if subject.engine.is_simulated:
         raise Unsupported("the engine is simulated")
     second = await subject.generate(sampling)
-    _require(first.tokens.tolist() == second.tokens.tolist(), "two requests with one seed differ")
+    require(first.tokens.tolist() == second.tokens.tolist(), "two requests with one seed differ")
 
 
 async def closing_ends_requests(subject: Subject) -> None:
@@ -361,14 +338,14 @@ CHECKS: dict[str, Check] = {
 def check_generation(generation: Generation, sampling: Sampling) -> None:
     """Checks the invariants of every generation. Raises: Broken."""
     tokens, logprobs = generation.tokens, generation.logprobs
-    _require(tokens.dtype == np.int32, f"tokens are {tokens.dtype}, expected int32")
-    _require(logprobs.dtype == np.float32, f"logprobs are {logprobs.dtype}, expected float32")
-    _require(len(tokens) <= sampling.max_new_tokens, f"{len(tokens)} tokens, at most {sampling.max_new_tokens} wanted")
-    _require(bool(np.isfinite(logprobs).all()), "a logprob is not finite")
-    _require(bool((logprobs <= 0).all()), "a logprob is above 0")
-    _require(all(span.length > 0 for span in generation.spans), "a span is empty")
+    require(tokens.dtype == np.int32, f"tokens are {tokens.dtype}, expected int32")
+    require(logprobs.dtype == np.float32, f"logprobs are {logprobs.dtype}, expected float32")
+    require(len(tokens) <= sampling.max_new_tokens, f"{len(tokens)} tokens, at most {sampling.max_new_tokens} wanted")
+    require(bool(np.isfinite(logprobs).all()), "a logprob is not finite")
+    require(bool((logprobs <= 0).all()), "a logprob is above 0")
+    require(all(span.length > 0 for span in generation.spans), "a span is empty")
     versions = [span.version for span in generation.spans]
-    _require(versions == sorted(set(versions)), f"spans hold versions {versions}, expected ascending ones")
+    require(versions == sorted(set(versions)), f"spans hold versions {versions}, expected ascending ones")
 
 
 async def _compare_with_scores(subject: Subject, generation: Generation, length: int) -> str:
@@ -379,7 +356,7 @@ async def _compare_with_scores(subject: Subject, generation: Generation, length:
     scores = await subject.engine.score(tokens, len(tokens) - length)
     mismatch = compare_logprobs(scores, generation.logprobs[-length:])
     excess = mismatch.excess(subject.engine.logprob_tolerance)
-    _require(not excess, f"logprobs and scores of the same tokens differ by {excess}")
+    require(not excess, f"logprobs and scores of the same tokens differ by {excess}")
     return f"largest difference {mismatch.max:.2g} nats over {mismatch.tokens} tokens"
 
 
@@ -394,9 +371,4 @@ def _check_aborted(generation: Generation, subject: Subject) -> None:
     check_generation(generation, subject.sampling)
     if generation.finish is not Finish.ABORT:
         raise Unsupported("the request ended before it could be aborted; use a longer one")
-    _require(len(generation.tokens) < subject.sampling.max_new_tokens, "the aborted request has all of its tokens")
-
-
-def _require(condition: Any, problem: str) -> None:
-    if not condition:
-        raise Broken(problem)
+    require(len(generation.tokens) < subject.sampling.max_new_tokens, "the aborted request has all of its tokens")

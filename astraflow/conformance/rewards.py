@@ -4,7 +4,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from astraflow.contract.plugins import CheckResult, Outcome
+from astraflow.conformance.promises import result_from
+from astraflow.contract.plugins import CheckResult
 from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards.base import Reward, Score, score_completion
@@ -80,10 +81,7 @@ class _Check:
     def result(self, promise: str) -> CheckResult:
         """Returns the result of the checks since the last one."""
         problems, self.problems = self.problems, []
-        outcome = Outcome.FAILED if problems else Outcome.PASSED
-        distinct = list(dict.fromkeys(problems))
-        further = [f"and {len(distinct) - MAX_PROBLEMS} more"] if len(distinct) > MAX_PROBLEMS else []
-        return CheckResult(promise=promise, outcome=outcome, detail="; ".join([*distinct[:MAX_PROBLEMS], *further]))
+        return result_from(promise, problems, shown=MAX_PROBLEMS)
 
     async def repeatable(self, completion: str) -> None:
         """Scores a completion twice, for each reason of its end."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from astraflow.conformance.engines import Subject
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.rollouts.generation import Sampling
@@ -13,7 +14,6 @@ from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.contract.weights import Dtype, Probe
 from astraflow.models import models
 from astraflow.raas.engines import engines
-from astraflow.raas.engines.checks import Subject
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.weights.tensors import VerifiedWeights, build_layout
 

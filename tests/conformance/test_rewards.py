@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from astraflow.conformance.rewards import check_reward
 from astraflow.contract.plugins import broken_promises
 from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets import datasets
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Reward
-from astraflow.rewards.conformance import check_reward
 from astraflow.testing.plugins import RewardSuite
 from tests import make
 from tests.fakes.judge_server import JudgeServer

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 import pytest
 
+from astraflow.conformance.workflows import CHECKS, WorkflowCheck, check_workflow
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.plugins import Outcome
 from astraflow.contract.rollouts.failures import RolloutFailed
@@ -19,7 +20,6 @@ from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient, RewardScorer
 from astraflow.workflows.components.answers import AnswerOptions, request_answer
-from astraflow.workflows.scripted.conformance import CHECKS, WorkflowCheck, check_workflow
 from astraflow.workflows.scripted.policies import in_order
 from tests import make
 

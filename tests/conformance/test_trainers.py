@@ -17,17 +17,8 @@ from typer.testing import CliRunner
 from astraflow.access.authority import Authority
 from astraflow.cli.main import app
 from astraflow.client.weight_plane import WeightPlaneClient
-from astraflow.contract.batches import StepReport
-from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.plugins import Outcome
-from astraflow.contract.rollouts.trajectories import Episode
-from astraflow.dataflow.stop_condition import StopConfig
-from astraflow.models import models
-from astraflow.runtime.folders.run_folders import RunFacts
-from astraflow.trainer import conformance, service
-from astraflow.trainer.config import TrainerConfig
-from astraflow.trainer.conformance import (
+from astraflow.conformance import trainers as conformance
+from astraflow.conformance.trainers import (
     ACKNOWLEDGES,
     BATCHES,
     FIRST_VERSION,
@@ -37,6 +28,16 @@ from astraflow.trainer.conformance import (
     TrainerCheck,
     check_trainer,
 )
+from astraflow.contract.batches import StepReport
+from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.plugins import Outcome
+from astraflow.contract.rollouts.trajectories import Episode
+from astraflow.dataflow.stop_condition import StopConfig
+from astraflow.models import models
+from astraflow.runtime.folders.run_folders import RunFacts
+from astraflow.trainer import service
+from astraflow.trainer.config import TrainerConfig
 from astraflow.trainer.session import TrainerSession
 from astraflow.weights import service as weights_service
 from astraflow.weights.config import WeightsConfig

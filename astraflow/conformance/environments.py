@@ -4,16 +4,16 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from time import perf_counter
 
+from astraflow.conformance.promises import Broken, result_of
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PromptId
-from astraflow.contract.plugins import CheckResult, Outcome
+from astraflow.contract.plugins import CheckResult
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.environments.base import EnvironmentFactory, Observation
 from astraflow.environments.episodes import Expert, act, begin, play, play_on, total_reward
-from astraflow.runtime.plugins import plugin_cause, start_managed
+from astraflow.runtime.plugins import start_managed
 
 WORKS = "says that it works on this machine"
 WINS = "is won by the expert, with a total reward of 1"
@@ -64,10 +64,6 @@ async def check_environment(
         return await _Check(factory, prompts, expert).results()
 
 
-class _Broken(Exception):
-    """A promise is broken; the message says how."""
-
-
 class _Check:
     def __init__(self, factory: EnvironmentFactory, prompts: Sequence[Prompt], expert: Expert) -> None:
         self._factory = factory
@@ -87,7 +83,7 @@ class _Check:
             CLOSES: self._closes,
             FOREIGN_PROMPT: self._foreign_prompt,
         }
-        return [await _result(promise, checks[promise]) for promise in PROMISES]
+        return [await result_of(promise, checks[promise]) for promise in PROMISES]
 
     async def _wins(self) -> None:
         for seed, prompt in enumerate(self._prompts):
@@ -95,7 +91,7 @@ class _Check:
             reward, ending = total_reward(observations), observations[-1].ending
             if ending is not Ending.WON or not math.isclose(reward, 1.0):
                 how = "without an end" if ending is None else f"ended as `{ending.value}`"
-                raise _Broken(f"prompt {str(prompt.id)!r}: reward {reward:g} instead of 1, {how} instead of `won`")
+                raise Broken(f"prompt {str(prompt.id)!r}: reward {reward:g} instead of 1, {how} instead of `won`")
 
     async def _repeats(self) -> None:
         for seed, prompt in enumerate(self._prompts):
@@ -112,7 +108,7 @@ class _Check:
             except AstraFlowError:
                 return
             if further.reward:
-                raise _Broken(f"an action after the end has the reward {further.reward:g}")
+                raise Broken(f"an action after the end has the reward {further.reward:g}")
         finally:
             await environment.close()
 
@@ -135,7 +131,7 @@ class _Check:
                 if not answer.is_malformed:
                     return  # it can read the action, so that its state may have changed
                 if answer.ending or answer.reward:
-                    raise _Broken(f"the malformed action {action[:40]!r} has an ending or a reward")
+                    raise Broken(f"the malformed action {action[:40]!r} has an ending or a reward")
             observations = await play_on(self._factory, unchanged, prompt, first, self._expert)
         finally:
             await unchanged.close()
@@ -171,43 +167,30 @@ class _Check:
         for observation in observations:
             _checked(observation)
         if observations[-1].ending is None:
-            raise _Broken(f"prompt {str(prompt.id)!r}: no ending after {len(observations) - 1} actions of the expert")
+            raise Broken(f"prompt {str(prompt.id)!r}: no ending after {len(observations) - 1} actions of the expert")
         return observations
 
 
-async def _result(promise: str, check: Callable[[], Awaitable[None]]) -> CheckResult:
-    began = perf_counter()
-    detail = ""
-    try:
-        await check()
-    except _Broken as problem:
-        detail = str(problem)
-    except Exception as problem:
-        detail = plugin_cause(problem)
-    outcome = Outcome.FAILED if detail else Outcome.PASSED
-    return CheckResult(promise=promise, outcome=outcome, detail=detail, seconds=perf_counter() - began)
-
-
 def _checked(observation: Observation) -> Observation:
-    """Returns the observation. Raises: _Broken when a value is not of its type, not finite, or too long."""
+    """Returns the observation. Raises: Broken when a value is not of its type, not finite, or too long."""
     numbers = [observation.reward, *observation.reward_terms.values(), *observation.metrics.values()]
     if not all(math.isfinite(number) for number in numbers):
-        raise _Broken("a reward, a reward term or a metric is not a finite number")
+        raise Broken("a reward, a reward term or a metric is not a finite number")
     if not all(isinstance(text, str) for text in (observation.text, observation.state, *observation.actions)):
-        raise _Broken("text, state or an action of an observation is not text")
+        raise Broken("text, state or an action of an observation is not text")
     length = len(observation.text) + len(observation.state) + sum(map(len, observation.actions))
     if length > MAX_TEXT_CHARACTERS:
-        raise _Broken(f"an observation has {length} characters; at most {MAX_TEXT_CHARACTERS}")
+        raise Broken(f"an observation has {length} characters; at most {MAX_TEXT_CHARACTERS}")
     return observation
 
 
 def _compare(first: Sequence[Observation], second: Sequence[Observation], what: str) -> None:
-    """Compares two episodes. Raises: _Broken with the first difference."""
+    """Compares two episodes. Raises: Broken with the first difference."""
     for number, (left, right) in enumerate(zip(first, second, strict=False)):
         if left != right:
-            raise _Broken(f"{what}: observation {number} differs: {_shortened(left)} and {_shortened(right)}")
+            raise Broken(f"{what}: observation {number} differs: {_shortened(left)} and {_shortened(right)}")
     if len(first) != len(second):
-        raise _Broken(f"{what}: {len(first)} and {len(second)} observations")
+        raise Broken(f"{what}: {len(first)} and {len(second)} observations")
 
 
 def _shortened(observation: Observation) -> str:

@@ -6,16 +6,17 @@ Each check is an async function of a `WorkflowCheck`; it returns when the promis
 
 import asyncio
 import math
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from astraflow.conformance.promises import Broken, Unsupported, require, result_of
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, TaskId
-from astraflow.contract.plugins import CheckResult, Outcome
+from astraflow.contract.plugins import CheckResult
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Prompt, Task
@@ -41,14 +42,6 @@ HOSTILE: Mapping[str, Reply] = {
     "the same words again": lambda policy, index: "again",
 }
 """Replies of a policy that an episode survives."""
-
-
-class Broken(Exception):
-    """The workflow does not keep the promise; the message says what happened instead."""
-
-
-class Unsupported(Exception):
-    """The promise cannot be checked on this workflow; the message says why."""
 
 
 class ConstantReward:
@@ -99,31 +92,15 @@ async def check_workflow(check: WorkflowCheck) -> list[CheckResult]:
 
 async def check_promise(promise: str, check: WorkflowCheck) -> CheckResult:
     """Runs one of `CHECKS`."""
-    began_at = time.perf_counter()
-    outcome, detail = await _outcome(CHECKS[promise], check)
-    return CheckResult(promise=promise, outcome=outcome, detail=detail, seconds=time.perf_counter() - began_at)
-
-
-async def _outcome(promise: Check, check: WorkflowCheck) -> tuple[Outcome, str]:
-    try:
-        async with asyncio.timeout(check.limit_s):
-            return Outcome.PASSED, await promise(check) or ""
-    except Unsupported as reason:
-        return Outcome.UNSUPPORTED, str(reason)
-    except Broken as broken:
-        return Outcome.FAILED, str(broken)
-    except TimeoutError:
-        return Outcome.FAILED, f"no end after {check.limit_s:g} s"
-    except Exception as problem:  # a plugin may raise anything; the table shows it
-        return Outcome.FAILED, plugin_cause(problem)
+    return await result_of(promise, partial(CHECKS[promise], check), limit_s=check.limit_s)
 
 
 async def names_policies(check: WorkflowCheck) -> str:
     """Building acquires nothing, and `policies` names each policy once."""
     policies = workflows.build(check.spec).policies
-    _require(bool(policies), "it names no policy")
-    _require(len(set(policies)) == len(policies), f"it names a policy twice: {', '.join(policies)}")
-    _require(check.open_resources() == 0, f"{check.open_resources()} resources are open after the build")
+    require(bool(policies), "it names no policy")
+    require(len(set(policies)) == len(policies), f"it names a policy twice: {', '.join(policies)}")
+    require(check.open_resources() == 0, f"{check.open_resources()} resources are open after the build")
     return ", ".join(policies)
 
 
@@ -132,7 +109,7 @@ async def returns_valid_trajectories(check: WorkflowCheck) -> str:
     async with _Started(check) as started:
         trajectories = await started.run(EpisodeRecord(reply=check.reply))
         _check_values(started.workflow, trajectories)
-        _require(check.open_resources() == 0, f"{check.open_resources()} resources are open after the episode")
+        require(check.open_resources() == 0, f"{check.open_resources()} resources are open after the episode")
         return f"{len(trajectories)} trajectories"
 
 
@@ -155,7 +132,7 @@ async def repeats_its_requests(check: WorkflowCheck) -> None:
             record = EpisodeRecord(reply=check.reply)
             await started.run(record)
             digests.append(_digests(record))
-    _require(digests[0] == digests[1], "the requests of a second run of the same task differ")
+    require(digests[0] == digests[1], "the requests of a second run of the same task differ")
 
 
 async def runs_episodes_at_once(check: WorkflowCheck) -> None:
@@ -167,7 +144,7 @@ async def runs_episodes_at_once(check: WorkflowCheck) -> None:
         together = [EpisodeRecord(reply=check.reply) for _ in range(CONCURRENT)]
         await asyncio.gather(*(started.run(record, member) for member, record in enumerate(together)))
         for member, (expected, actual) in enumerate(zip(alone, together, strict=True)):
-            _require(_digests(expected) == _digests(actual), f"the requests of member {member} differ")
+            require(_digests(expected) == _digests(actual), f"the requests of member {member} differ")
 
 
 async def survives_hostile_replies(check: WorkflowCheck) -> str:
@@ -184,7 +161,7 @@ async def survives_hostile_replies(check: WorkflowCheck) -> str:
             _check_values(started.workflow, trajectories)
             for trajectory in trajectories:
                 _check_tokens(trajectory, list(record.requests))
-            _require(check.open_resources() == 0, f"{name}: {check.open_resources()} resources stay open")
+            require(check.open_resources() == 0, f"{name}: {check.open_resources()} resources stay open")
     return f"{len(HOSTILE)} kinds of replies"
 
 
@@ -193,7 +170,7 @@ async def lets_engine_failures_through(check: WorkflowCheck) -> None:
     failure = RolloutFailed("the engine is gone", boundary=Boundary.ENGINE, code="rollout.engine_failed")
     async with _Started(check) as started:
         await _expect_failure(started, EpisodeRecord(reply=check.reply, failure=failure), Boundary.ENGINE)
-        _require(check.open_resources() == 0, f"{check.open_resources()} resources stay open")
+        require(check.open_resources() == 0, f"{check.open_resources()} resources stay open")
 
 
 async def lets_reward_failures_through(check: WorkflowCheck) -> None:
@@ -206,7 +183,7 @@ async def lets_reward_failures_through(check: WorkflowCheck) -> None:
             if not reward.calls:
                 raise Unsupported("no completion was scored") from None
             raise
-        _require(check.open_resources() == 0, f"{check.open_resources()} resources stay open")
+        require(check.open_resources() == 0, f"{check.open_resources()} resources stay open")
 
 
 async def ends_when_cancelled(check: WorkflowCheck) -> str:
@@ -224,10 +201,10 @@ async def ends_when_cancelled(check: WorkflowCheck) -> str:
             blocked.cancel()
             running.cancel()
             results = await asyncio.gather(running, blocked, return_exceptions=True)
-            _require(isinstance(results[0], asyncio.CancelledError), f"request {number}: {results[0]!r} is returned")
+            require(isinstance(results[0], asyncio.CancelledError), f"request {number}: {results[0]!r} is returned")
             left = asyncio.all_tasks() - before
-            _require(not left, f"request {number}: {len(left)} tasks still run")
-            _require(check.open_resources() == 0, f"request {number}: {check.open_resources()} resources stay open")
+            require(not left, f"request {number}: {len(left)} tasks still run")
+            require(check.open_resources() == 0, f"request {number}: {check.open_resources()} resources stay open")
         return f"{cancellations} cancellations"
 
 
@@ -285,7 +262,7 @@ async def _expect_failure(started: _Started, record: EpisodeRecord, boundary: Bo
     try:
         await started.run(record)
     except RolloutFailed as failure:
-        _require(failure.boundary is boundary, f"the boundary is {failure.boundary.value!r}")
+        require(failure.boundary is boundary, f"the boundary is {failure.boundary.value!r}")
         return
     except Exception as problem:
         raise Broken(f"{type(problem).__name__} is raised instead of RolloutFailed") from problem
@@ -293,15 +270,15 @@ async def _expect_failure(started: _Started, record: EpisodeRecord, boundary: Bo
 
 
 def _check_values(workflow: Workflow, trajectories: Sequence[Trajectory]) -> None:
-    _require(bool(trajectories), "it returned no trajectory")
+    require(bool(trajectories), "it returned no trajectory")
     for index, trajectory in enumerate(trajectories):
         where = f"trajectory {index}"
-        _require(trajectory.policy in workflow.policies, f"{where} is of {trajectory.policy!r}, which it does not name")
-        _require(trajectory.model_tokens > 0, f"{where} has no token of the model")
-        _require(trajectory.parent is None or trajectory.parent < index, f"{where} comes before its parent")
+        require(trajectory.policy in workflow.policies, f"{where} is of {trajectory.policy!r}, which it does not name")
+        require(trajectory.model_tokens > 0, f"{where} has no token of the model")
+        require(trajectory.parent is None or trajectory.parent < index, f"{where} comes before its parent")
         values = {**trajectory.metrics, **trajectory.reward_terms}
         wrong = [name for name, value in values.items() if not math.isfinite(value)]
-        _require(not wrong, f"{where} has values that are not finite: {', '.join(wrong)}")
+        require(not wrong, f"{where} has values that are not finite: {', '.join(wrong)}")
 
 
 def _check_tokens(trajectory: Trajectory, unused: list[Request]) -> None:
@@ -341,8 +318,3 @@ def _digests(record: EpisodeRecord) -> list[tuple[PolicyId, bytes, Any]]:
     """Returns what identifies the requests, in an order that does not depend on time."""
     keys = [(request.policy, request.prompt.tobytes(), request.sampling) for request in record.requests]
     return sorted(keys, key=lambda key: (str(key[0]), key[1], repr(key[2])))
-
-
-def _require(holds: bool, problem: str) -> None:
-    if not holds:
-        raise Broken(problem)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from astraflow.conformance import environments as conformance
+from astraflow.conformance.environments import check_environment
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.ids import PromptId
 from astraflow.contract.plugins import broken_promises
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
-from astraflow.environments import conformance
 from astraflow.environments.base import EnvironmentLimits, Observation
-from astraflow.environments.conformance import check_environment
 from tests.errors import raises_code
 
 pytestmark = pytest.mark.anyio

@@ -8,13 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from astraflow.cli.main import app
+from astraflow.conformance.engine_subjects import SMALL, plugin_subject, server_subject
+from astraflow.conformance.engines import CHECKS, run_checks
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.plugins import Outcome
 from astraflow.contract.rollouts.generation import Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.raas.engines.base import PauseMode
-from astraflow.raas.engines.check_subjects import SMALL, plugin_subject, server_subject
-from astraflow.raas.engines.checks import CHECKS, run_checks
 from tests.fakes.completions_server import CompletionsServer
 from tests.raas import own_engine
 
