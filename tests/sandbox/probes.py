@@ -89,7 +89,7 @@ PROBES = {
         "        *(lambda family=family: socket.socket(family, socket.SOCK_STREAM) for family in (38, 40)))"
     ),
     "signals to the host": Probe(source="refused(lambda: os.kill(target['pid'], 0))"),
-    "killing the guardian": Probe(
+    "killing the job reaper": Probe(
         source="for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP):\n"
         "    try: os.kill(os.getppid(), number)\n    except OSError: pass\nprint('blocked')"
     ),

@@ -14,7 +14,7 @@ from . import kernel, programs, usage
 from .buffers import CHUNK_BYTES, Buffer, Output
 from .confinement import Confinement, Limits
 from .folders import exceeds
-from .guardian import REMOVAL_S, Launch, guard
+from .reaper import REMOVAL_S, Launch, reap
 
 _TICK_S = 0.05
 _AUDIT_S = 0.25
@@ -35,22 +35,18 @@ class Broken(Exception):
 class Child:
     """Processes of a job, and this side of their pipes."""
 
-    guardian: int
+    reaper: int
     status: int
-    """Descriptor with the reports of the guardian, one JSON object per line."""
+    """Descriptor with the reports of the job reaper, one JSON object per line."""
     out: int
     err: int
     control: socket.socket | None
     folder: str
     """Working directory."""
-    reports: bytearray = field(default_factory=bytearray)
+    report: dict[str, Any] = field(default_factory=dict)
+    """Everything that the job reaper reported."""
     group: int = 0
-    """Process group of the job, as seen from its own namespace; 0 before it is known."""
-
-    def report(self) -> Mapping[str, Any]:
-        """Returns everything that the guardian reported."""
-        lines = bytes(self.reports).splitlines()
-        return {key: value for line in lines for key, value in json.loads(line).items()}
+    """Process group of the job without a namespace; 0 before it is known."""
 
 
 class Children:
@@ -90,7 +86,7 @@ class Children:
             report=report,
             control=job_control,
         )
-        guardian = self._forked(launch)
+        reaper = self._forked(launch)
         for descriptor in (*launch.stdio, report, *([] if content is None else [content])):
             os.close(descriptor)
         for descriptor in (out, err, status):
@@ -98,13 +94,13 @@ class Children:
         if control and job_control:
             job_control.close()
             control.settimeout(_COMMAND_S)
-        return Child(guardian, status=status, out=out, err=err, control=control, folder=launch.folder)
+        return Child(reaper, status=status, out=out, err=err, control=control, folder=launch.folder)
 
     def wait(self, child: Child, *, limits: Limits, for_reply: bool = False) -> tuple["Result", bool]:
         """Collects output until the job ends, or replies; stops it at a limit. Returns the result, and whether the job
         has ended.
 
-        Raises: HostLeft; Broken when the guardian died without a report.
+        Raises: HostLeft; Broken when the job reaper died without a report.
         """
         started_at = time.monotonic()
         for buffer in self._buffers:
@@ -118,7 +114,7 @@ class Children:
         _drain(outputs)
         if reply is None:
             self.release(child)
-        outcome, status = ("", reply) if reply is not None else _ending(child.report(), limit, limits)
+        outcome, status = ("", reply) if reply is not None else _ending(child.report, limit, limits)
         if not outcome:
             outcome = "passed" if status == 0 else "memory" if status == programs.MEMORY_STATUS else "failed"
         fields = {
@@ -130,27 +126,27 @@ class Children:
         return Result(fields, [output.content for output in outputs]), reply is None
 
     def kill(self, child: Child) -> None:
-        """Ends all processes of a job, after its guardian has emptied its working directory."""
+        """Ends all processes of a job, after its job reaper has emptied its working directory."""
         _read_reports(child)
         if not self._confinement.has_namespaces:
-            self._await_guardian(child)
-            if child.report().get("is_emptied"):
+            self._await_reaper(child)
+            if child.report.get("is_emptied"):
                 self._empty_folder = child.folder
-        _kill(os.kill, child.guardian)  # its death ends its namespace
-        os.waitpid(child.guardian, 0)
+        _kill(os.kill, child.reaper)  # its death ends its namespace
+        os.waitpid(child.reaper, 0)
         if not self._confinement.has_namespaces and child.group:
             _reap(child.group)
         _read_reports(child)
 
-    def _await_guardian(self, child: Child) -> None:
-        """Ends the program, and waits for the end of its guardian, which closes its reports."""
+    def _await_reaper(self, child: Child) -> None:
+        """Ends the program, and waits for the end of its job reaper, which closes its reports."""
         deadline = time.monotonic() + REMOVAL_S + _TICK_S
         poller = select.poll()
         poller.register(child.status, select.POLLIN)
         is_killed = False
         while (left_s := deadline - time.monotonic()) > 0:
-            child.group = child.group or int(child.report().get("group", 0))
-            if child.group and not is_killed and "status" not in child.report():
+            child.group = child.group or int(child.report.get("group", 0))
+            if child.group and not is_killed and "status" not in child.report:
                 _kill(os.killpg, child.group)
                 is_killed = True
             if poller.poll(left_s * 1000) and not _read_reports(child):
@@ -168,22 +164,24 @@ class Children:
     ) -> tuple[int | None, str]:
         """Returns the exit status that an interpreter replied, else None, and the limit that was reached, else ""."""
         audit_at = time.monotonic() + _AUDIT_S
+        poller, output_of = self._poller(child, outputs, for_reply=for_reply)
         while True:
-            for descriptor in self._readable(child, outputs, for_reply=for_reply):
-                if child.control and descriptor == child.control.fileno():
-                    reply = _reply(child)
-                    if reply.strip().isdigit():
-                        return int(reply), ""
-                elif descriptor == child.status and not _read_reports(child):
-                    return None, ""
+            for descriptor, _ in poller.poll(_TICK_S * 1000):
+                if descriptor in output_of:
+                    output_of[descriptor].read()
+                    if not output_of[descriptor].is_open:
+                        poller.unregister(descriptor)
+                elif descriptor == child.status:
+                    if not _read_reports(child) or not {"status", "limit"}.isdisjoint(child.report):
+                        return None, ""
+                    self._announce(child)
                 elif descriptor == self._host.fileno():
                     self.kill(child)
                     raise HostLeft
-                for output in outputs:
-                    if descriptor == output.descriptor:
-                        output.read()
-            if not {"status", "limit"}.isdisjoint(child.report()):
-                return None, ""
+                else:
+                    reply = _reply(child, poller)
+                    if reply.strip().isdigit():
+                        return int(reply), ""
             now = time.monotonic()
             if now > deadline:
                 return None, "timeout"
@@ -193,23 +191,20 @@ class Children:
                 if limit:
                     return None, limit
 
-    def _readable(self, child: Child, outputs: list[Output], *, for_reply: bool) -> list[int]:
+    def _poller(self, child: Child, outputs: list[Output], *, for_reply: bool) -> tuple[select.poll, dict[int, Output]]:
         poller = select.poll()
         poller.register(child.status, select.POLLIN)
         poller.register(self._host, select.POLLRDHUP)
-        for output in outputs:
-            if output.is_open:
-                poller.register(output.descriptor, select.POLLIN)
         if for_reply and child.control:
             poller.register(child.control, select.POLLIN)
-        if not child.group and not self._confinement.has_namespaces:
-            self._announce(child)
-        return [descriptor for descriptor, _ in poller.poll(_TICK_S * 1000)]
+        for output in outputs:
+            poller.register(output.descriptor, select.POLLIN)
+        return poller, {output.descriptor: output for output in outputs}
 
     def _announce(self, child: Child) -> None:
         """Tells the host the process group, so that it can end the job when this fork server dies."""
-        child.group = int(child.report().get("group", 0))
-        if child.group:
+        if not child.group and "group" in child.report:
+            child.group = child.report["group"]
             send(self._host, {"group": child.group})
 
     def _exceeded(self, child: Child, limits: Limits) -> str:
@@ -235,7 +230,7 @@ class Children:
         return os.waitstatus_to_exitcode(os.waitpid(measuring, 0)[1]) == 1
 
     def _folder_for(self, *, is_session: bool) -> str:
-        """Returns a working directory: of a job without namespaces an empty one, which its guardian empties again."""
+        """Returns a working directory: of a job without namespaces an empty one, which its reaper empties again."""
         if is_session or self._confinement.has_namespaces:
             return self._confinement.folder
         folder, self._empty_folder = self._empty_folder, ""
@@ -251,15 +246,15 @@ class Children:
         return usage.processes_of_group(child.group)
 
     def _forked(self, launch: Launch) -> int:
-        """Forks the guardian, into a process namespace of its own; returns its number."""
+        """Forks the job reaper, into a process namespace of its own; returns its number."""
         if self._confinement.has_namespaces:
             kernel.unshare(kernel.CLONE_NEWPID)
-        guardian = os.fork()
-        if guardian == 0:
-            guard(self._confinement, launch)
+        reaper = os.fork()
+        if reaper == 0:
+            reap(self._confinement, launch)
         if self._confinement.has_namespaces:
             kernel.enter_namespace(self._own_namespace, kernel.CLONE_NEWPID)
-        return guardian
+        return reaper
 
 
 @dataclass(frozen=True)
@@ -283,7 +278,7 @@ def send(host: socket.socket, message: Mapping[str, Any], outputs: Sequence[memo
             parts[0] = parts[0][sent:]
 
 
-def _reply(child: Child) -> bytes:
+def _reply(child: Child, poller: select.poll) -> bytes:
     """Returns what the interpreter says; empty, and without further polling, when it ended."""
     assert child.control is not None  # noqa: S101 (polled)
     try:
@@ -291,6 +286,7 @@ def _reply(child: Child) -> bytes:
     except ConnectionError:
         reply = b""
     if not reply:
+        poller.unregister(child.control)
         child.control.close()
         child.control = None
     return reply
@@ -318,7 +314,8 @@ def _read_reports(child: Child) -> bool:
         chunk = os.read(child.status, CHUNK_BYTES)
     except BlockingIOError:
         return True
-    child.reports += chunk
+    for line in chunk.splitlines():
+        child.report.update(json.loads(line))
     return bool(chunk)
 
 

@@ -25,7 +25,7 @@ from . import kernel, programs
 from .buffers import Buffer
 from .children import Broken, Child, Children, HostLeft, Result, send
 from .confinement import Confinement, Limits
-from .guardian import mount_folder
+from .reaper import mount_folder
 
 _MAX_LIBRARIES = 8
 _BUFFER_BYTES = 2**16

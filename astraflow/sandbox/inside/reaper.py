@@ -1,7 +1,7 @@
 """Code of the processes that the fork server forks for a job.
 
-    fork server ──► guardian, first process of the namespace ──► job
-                    reads what the job consists of,              limits itself, runs the program
+    fork server ──► job reaper, first process of the namespace ──► job
+                    reads what the job consists of,                limits itself, runs the program
                     makes a working directory, waits,
                     reports how the job ended
 
@@ -25,7 +25,7 @@ REMOVAL_S = 8.0
 """Timeout for the removal of a working directory. What is left is removed with the fork server."""
 
 _REPORT = 100
-"""Descriptor of the guardian's pipe in the job until it is limited; above all others that are open then."""
+"""Descriptor of the reaper's pipe in the job until it is limited; above all others that are open then."""
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
 
 
@@ -50,7 +50,7 @@ class Launch:
     control: socket.socket | None
 
 
-def guard(confinement: Confinement, launch: Launch) -> NoReturn:
+def reap(confinement: Confinement, launch: Launch) -> NoReturn:
     """Starts a job, waits for its end and reports it: JSON objects, one per line."""
     has_own_folder = not launch.is_session and not confinement.has_namespaces
     try:
@@ -67,12 +67,13 @@ def guard(confinement: Confinement, launch: Launch) -> NoReturn:
             job = os.fork()
             if job == 0:
                 _become_job(confinement, launch, text)
-            _report(launch.report, {"group": job})
+            if not confinement.has_namespaces:
+                _report(launch.report, {"group": job})
             for descriptor in launch.stdio:
                 os.close(descriptor)
             if launch.control:
                 launch.control.close()
-            code, cpu_s = _wait_for(job)
+            code, cpu_s = _wait_for(job, has_namespaces=confinement.has_namespaces)
             _report(launch.report, {"status": code, "cpu_s": cpu_s})
     except BaseException as problem:  # becomes the report
         _report(launch.report, {"broken": _cause(problem)})
@@ -151,22 +152,25 @@ def _become_job(confinement: Confinement, launch: Launch, text: str) -> NoReturn
         os._exit(1)
 
 
-def _wait_for(job: int) -> tuple[int, float]:
-    """Waits for a process, also as the parent of orphans, and ends and awaits the rest of its process group.
+def _wait_for(job: int, *, has_namespaces: bool) -> tuple[int, float]:
+    """Waits for a process, also as the parent of orphans, and ends and awaits the rest of its process group, which ends
+    with this process in a namespace.
 
     Returns its exit status or negative signal, and CPU seconds.
     """
-    while True:
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        if ended is not None and ended.si_pid == job:
-            with suppress(ProcessLookupError):
-                os.killpg(job, signal.SIGKILL)  # before the wait below frees the number of the group
-            _, status, usage = os.wait4(job, 0)
-            with suppress(ChildProcessError):
-                while True:
-                    os.waitpid(-job, 0)
+    while has_namespaces:
+        ended, status, usage = os.wait4(-1, 0)
+        if ended == job:
             return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
-        os.waitpid(ended.si_pid if ended else -1, 0)
+    while (process := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)) is None or process.si_pid != job:
+        os.waitpid(process.si_pid if process else -1, 0)
+    with suppress(ProcessLookupError):
+        os.killpg(job, signal.SIGKILL)  # before the wait below frees the number of the group
+    _, status, usage = os.wait4(job, 0)
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-job, 0)
+    return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
 
 
 def _cause(problem: BaseException) -> str:
