@@ -85,7 +85,7 @@ def function_of(names: dict[str, Any], name: str) -> Callable[..., Any]:
         function = getattr(names["Solution"](), name, None)
     if not callable(function):
         raise NameError(f"the solution defines no function {name!r}")
-    return function  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]  # of the solution
 
 
 def encode(value: Any) -> Any:
@@ -211,5 +211,5 @@ def _answer(names: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     try:
         arguments, named = decode(request["arguments"]), decode(request["named"])
         return {"value": encode(function_of(names, request["function"])(*arguments, **named))}
-    except Exception as problem:
+    except Exception as problem:  # of any kind, by the solution
         return {"error": [type(problem).__name__, str(problem)]}

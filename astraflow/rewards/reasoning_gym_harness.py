@@ -53,7 +53,7 @@ def main() -> None:
 def _result(call: dict[str, Any]) -> dict[str, Any]:
     try:
         return {"score": score(call)}
-    except Exception as problem:
+    except Exception as problem:  # a verifier of the package may raise anything
         return {"error": f"{type(problem).__name__}: {problem}"[:500]}
 
 

@@ -181,7 +181,7 @@ class LocalSandbox:
     async def _acquire(self) -> Worker:
         """Waits for a slot; starts a worker where the slot has none. Raises: SandboxError."""
         worker = await self._slots.get()
-        if worker is not None and worker.process.returncode is None:
+        if worker is not None and worker.process.code is None:
             return worker
         if worker is not None:
             self._discard(worker)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.processes.child import ChildProcess
 from astraflow.sandbox.base import SandboxError
 from astraflow.sandbox.inside import folders
 from astraflow.sandbox.isolation import Start
@@ -34,7 +35,7 @@ class WorkerLost(Exception):
 class Worker:
     """Process with a fork server, which runs one job at a time."""
 
-    def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
+    def __init__(self, process: ChildProcess, folder: Path) -> None:
         self.process = process
         self.jobs = 0
         """Jobs that it has run. Count."""
@@ -76,8 +77,9 @@ class Worker:
             async with asyncio.timeout(timeout_s):
                 answer = await self._answer()
         except (WorkerLost, TimeoutError) as problem:
+            complaint = await self._complaint()
             await self.close()
-            raise _not_started(await self._complaint() or str(problem) or "no answer") from None
+            raise _not_started(complaint or str(problem) or "no answer") from None
         except BaseException:
             await self.close()
             raise
@@ -118,13 +120,9 @@ class Worker:
             self.listener.close()
         if hasattr(self, "_writer"):
             self._writer.close()  # the fork server then ends its jobs and itself
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_S):
-                await self.process.wait()
-        if self.process.returncode is None:
-            with suppress(ProcessLookupError):
-                self.process.kill()
-        if await self.process.wait() != 0:
+        await self.process.has_ended_within(_CLOSE_S)
+        await self.process.stop()
+        if self.process.code != 0:
             for group in self._groups:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(group, signal.SIGKILL)
@@ -153,10 +151,13 @@ class Worker:
             raise WorkerLost("the fork server died") from problem
 
     async def _complaint(self) -> str:
-        """Returns the last line that the process wrote to standard error."""
-        assert self.process.stderr is not None  # noqa: S101 (a pipe)
-        text = (await self.process.stderr.read(4096)).decode(errors="replace").strip()
-        return text.splitlines()[-1] if text else ""
+        """Returns the last line that the process wrote to standard error; empty when it writes none in a second."""
+        assert self.process.errors is not None  # noqa: S101 (a pipe)
+        lines: list[str] = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                lines = (await self.process.errors.read(4096)).decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
 
 
 def _content(text: str, files: Mapping[str, str]) -> bytes:
@@ -172,21 +173,16 @@ async def remove_folder(folder: Path) -> None:
         log.warning("sandbox_folder_left", folder=str(folder))
 
 
-async def _started_process(start: Start, theirs: Sequence[socket.socket]) -> asyncio.subprocess.Process:
+async def _started_process(start: Start, theirs: Sequence[socket.socket]) -> ChildProcess:
     """Starts the process with its ends of the connections, the numbers of which are its last arguments."""
     descriptors = [end.fileno() for end in theirs]
     try:
-        return await asyncio.create_subprocess_exec(
-            *_as_user(start.user),
-            *start.command,
-            *map(str, descriptors),
-            pass_fds=descriptors,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
+        return await ChildProcess.spawn(
+            *(*_as_user(start.user), *start.command, *map(str, descriptors)),
+            environment=_ENVIRONMENT,
             stderr=asyncio.subprocess.PIPE,
-            env=_ENVIRONMENT,
+            pass_fds=descriptors,
             cwd="/",
-            start_new_session=True,
         )
     except OSError as problem:
         raise _not_started(str(problem)) from problem

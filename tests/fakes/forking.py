@@ -68,7 +68,7 @@ else:
     variables = {{name: text for name, text in os.environ.items() if name.startswith("PYTHON")}}
     if not is_program or variables != {variables!r}:
         os.execv({python!r}, [{python!r}, *arguments])
-if "ASTRAFLOW_RANK_PARENT" in os.environ:
+if "ASTRAFLOW_PARENT" in os.environ:
     import ctypes
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # it ends with its parent, as a rank does
 connection = socket.socket(socket.AF_UNIX)
@@ -239,7 +239,7 @@ def _take_over(request: dict[str, Any], files: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     # The kernel would end a rank with its parent, which here is the process that forks; its client ends it instead.
-    os.environ.pop("ASTRAFLOW_RANK_PARENT", None)
+    os.environ.pop("ASTRAFLOW_PARENT", None)
     vars(sys.modules["astraflow.cli.running.commands"])["_STARTED_AT"] = time.monotonic()
     if "coverage" in sys.modules and (measured := sys.modules["coverage"].Coverage.current()) is not None:
         measured.switch_context(os.environ.get("PYTEST_CURRENT_TEST", ""))  # the test that started this program

@@ -1,11 +1,11 @@
 """Calls the AstraFlow command line as a child process, with an argument list and never through a shell."""
 
-import asyncio
 import os
 import sys
 from collections.abc import Sequence
 
 from astraflow.contract.errors import DeadlineExceeded, InvalidInput
+from astraflow.runtime.processes.child import run_command
 
 CLI_COMMAND = (sys.executable, "-m", "astraflow.cli")
 
@@ -24,29 +24,16 @@ def child_environment() -> dict[str, str]:
 async def cli_output(arguments: Sequence[str], *, timeout_s: float, command: Sequence[str] = CLI_COMMAND) -> str:
     """Returns the output of a command. command: the command line. Raises: InvalidInput with its last error when it
     fails, DeadlineExceeded."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        *arguments,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=child_environment(),
-    )
     try:
-        async with asyncio.timeout(timeout_s):
-            out, problem = await process.communicate()
+        result = await run_command(*command, *arguments, environment=child_environment(), limit_s=timeout_s)
     except TimeoutError:
         raise DeadlineExceeded(
             f"cannot run `astraflow {arguments[0]}`: no result within {timeout_s:g} s; try again", code="cli.timeout"
         ) from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        error = problem.decode(errors="replace").strip().removeprefix("error: ")
+    if result.code:
         raise InvalidInput(
-            error or f"cannot run `astraflow {arguments[0]}`: exit code {process.returncode}; run it in a terminal",
+            result.errors.strip().removeprefix("error: ")
+            or f"cannot run `astraflow {arguments[0]}`: exit code {result.code}; run it in a terminal",
             code="cli.failed",
         )
-    return out.decode()
+    return result.output

@@ -50,7 +50,7 @@ class WorkerProcess:
         try:
             answer = await self._process.request({"operation": operation, **values}, limit_s=limit_s)
         except ProcessLost as lost:
-            output = f" (its output: {self._process.errors})" if self._process.errors else ""
+            output = f" (its output: {self._process.last_errors})" if self._process.last_errors else ""
             raise _failure(
                 f"cannot continue the episode: worker {self._process.pid} is gone: {lost}{output}; the next episode "
                 "gets another worker",

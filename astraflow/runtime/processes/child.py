@@ -73,6 +73,11 @@ class ChildProcess:
         """Exit code, negative for a signal; None while it runs."""
         return self._process.returncode
 
+    @property
+    def errors(self) -> asyncio.StreamReader | None:
+        """Standard error, when it is a pipe."""
+        return self._process.stderr
+
     async def wait(self) -> int:
         """Waits for the exit; returns the exit code, negative for a signal."""
         await self._exited.wait()

@@ -57,7 +57,7 @@ class RequestProcess(ChildProcess):
     async def spawn_answering(
         cls, *argv: str, environment: Mapping[str, str], max_answer_bytes: int, keeps_errors: bool = False
     ) -> Self:
-        """Starts a program. keeps_errors: standard error is kept for `errors`; else it is that of this process.
+        """Starts a program. keeps_errors: standard error is kept for `last_errors`; else it is that of this process.
 
         Raises: OSError.
         """
@@ -78,7 +78,7 @@ class RequestProcess(ChildProcess):
         return bool(self._pending)
 
     @property
-    def errors(self) -> str:
+    def last_errors(self) -> str:
         """Last lines of standard error, when they are kept."""
         return " | ".join(self._errors)
 

@@ -42,7 +42,7 @@ def run_source(source: str, *, names: Mapping[str, Any]) -> NoReturn:
 def end(status: int) -> NoReturn:
     """Ends the process like the interpreter does: after threads, exit handlers and pending output."""
     try:
-        threading._shutdown()  # type: ignore[attr-defined]
+        threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter calls at its end
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -41,7 +41,7 @@ def main() -> None:
         if settings["port"] is not None:
             _listen(settings["port"], int(sys.argv[3]))
         server = _prepared(settings, host)
-    except Exception as problem:
+    except Exception as problem:  # of a module of the recipe, too: the node reports it
         send(host, {"broken": f"{type(problem).__name__}: {problem}"})
         return
     send(host, {"ready": True})

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.processes.supervised import parent_variable
 from astraflow.runtime.service import FOLLOW_PARENT
 
 LOOPBACK = "127.0.0.1"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
-PARENT = "ASTRAFLOW_RANK_PARENT"
-"""Environment variable: process id of the trainer that started the rank and whose end the kernel makes the rank's."""
 SECRET, SECRET_FILE = "ASTRAFLOW_RANKS_SECRET", "ASTRAFLOW_RANKS_SECRET_FILE"
 """Environment variables: secret of the ranks of one trainer, or the file of it. The trainer sets the first one for the
 ranks that it starts; a scheduler's job sets one of them for all ranks."""
@@ -119,7 +118,7 @@ class LaunchedRanks:
             store_file=f"/proc/{os.getpid()}/fd/{descriptor}",
             secret=secrets.token_hex(32).encode(),
         )
-        environment = {**os.environ, PARENT: str(os.getpid()), "OMP_NUM_THREADS": str(threads)}
+        environment = {**os.environ, **parent_variable(), "OMP_NUM_THREADS": str(threads)}
         environment.pop(FOLLOW_PARENT, None)  # its standard input is not a pipe
         processes = {
             rank: subprocess.Popen(  # noqa: S603 (a list of arguments, no shell)

@@ -1,10 +1,8 @@
 """Process of a rank other than the first: joins the ranks and executes the commands of the first rank."""
 
-import ctypes
 import os
 import queue
 import secrets
-import signal
 import socket
 import sys
 import threading
@@ -16,9 +14,10 @@ from torch._C._distributed_c10d import Store  # torch.distributed does not decla
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.processes.supervised import end_with_parent
 from astraflow.runtime.service import EXIT_FAILED, make_files_private
 from astraflow.trainer.ranks.channel import Channel, Message, is_proof, proof_of
-from astraflow.trainer.ranks.launch import PARENT, SECRET, RankPlace
+from astraflow.trainer.ranks.launch import SECRET, RankPlace
 from astraflow.trainer.ranks.rendezvous import join_process_group, open_store, rank_device
 
 log = get_logger()
@@ -31,8 +30,6 @@ BEAT_S = 0.5
 """Interval of the heartbeats of a rank. Seconds."""
 WRITE_QUEUE = "write"
 """Queue of commands that run concurrently with those of the main queue; they use no collectives."""
-
-_PR_SET_PDEATHSIG = 1
 
 
 class RankWork(Protocol):
@@ -64,7 +61,7 @@ def run_rank(build: BuildWork) -> NoReturn:
             "(`astraflow serve trainer`), start the others with RANK from 1",
             code="trainer.bad_rank_environment",
         )
-    _die_with_parent()
+    end_with_parent()
     store = open_store(rank_place, timeout_s=JOIN_TIMEOUT_S)
     _Rank(_connect(store, rank_place), store, rank_place, build).run()
     sys.stderr.flush()
@@ -188,13 +185,3 @@ def _foreign(cause: str) -> InvalidInput:
         "reach",
         code="trainer.foreign_first_rank",
     )
-
-
-def _die_with_parent() -> None:
-    """Makes the kernel kill this process when the trainer that started it ends, even while it is stopped."""
-    parent = os.environ.get(PARENT)
-    if parent is None:
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != int(parent):  # it ended before the call
-        os._exit(EXIT_FAILED)

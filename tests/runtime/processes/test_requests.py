@@ -49,7 +49,7 @@ async def test_prints_and_programs_of_a_process_do_not_disturb_its_answers() -> 
     assert await process.request({"text": "ä\n\0", "first": loud}, limit_s=60) == {"text": "ä\n\0"}
     await process.stop(grace_s=60)
     assert process.code == 0
-    assert process.errors == "{} | x" or process.errors == "x | {}"
+    assert process.last_errors == "{} | x" or process.last_errors == "x | {}"
 
 
 @pytest.mark.anyio
@@ -80,7 +80,7 @@ async def test_all_requests_of_a_lost_process_fail_and_so_do_later_ones(first: s
     assert await losses(asyncio.ensure_future(process.request({"text": "d"}, limit_s=60))) == [loss]
     await until(lambda: not any(is_in_group(each, process.pid) for each in psutil.process_iter()))
     await process.stop(grace_s=60)
-    os.kill(int(process.errors), signal.SIGKILL)
+    os.kill(int(process.last_errors), signal.SIGKILL)
 
 
 def is_in_group(process: psutil.Process, group: int) -> bool:

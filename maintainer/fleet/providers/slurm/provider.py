@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from astraflow.runtime.clock import Clock
+from astraflow.runtime.processes.child import run_command
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
     Capabilities,
@@ -260,30 +261,21 @@ class Slurm:
         environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
         environment.pop(TOKEN, None)  # the token of the fleet service, not of the node
         environment |= {TOKEN: token} if token else {}
-        pipe, limit_s = asyncio.subprocess.PIPE, self._options.timeout_s
+        limit_s = self._options.timeout_s
         try:
-            process = await asyncio.create_subprocess_exec(
-                *argv, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
-            )
+            result = await run_command(*argv, environment=environment, limit_s=limit_s)
+        except TimeoutError:
+            raise RetryError(
+                f"cannot {what}: no answer from {argv[0]} within {limit_s:g} s; retry later", code="provider.no_answer"
+            ) from None
         except OSError as problem:
             raise InvalidError(
                 f"cannot {what}: {argv[0]} cannot be started here: {problem.strerror}; install Slurm's commands",
                 code="provider.command_missing",
             ) from None
-        try:
-            async with asyncio.timeout(limit_s):
-                output, errors = await process.communicate()
-        except TimeoutError:
-            raise RetryError(
-                f"cannot {what}: no answer from {argv[0]} within {limit_s:g} s; retry later", code="provider.no_answer"
-            ) from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if process.returncode:
-            raise without_token(refusal(what, process.returncode, errors.decode(errors="replace")), token)
-        return output.decode(errors="replace")
+        if result.code:
+            raise without_token(refusal(what, result.code, result.errors), token)
+        return result.output
 
 
 def _job_name(launch_id: str) -> str:
