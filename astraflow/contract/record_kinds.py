@@ -36,21 +36,21 @@ class Kind:
     """Facts of one kind."""
 
     name: str
-    _: KW_ONLY
-    topics: tuple[Topic, ...] = ()
-    """Topics of an event; empty for an event of the service itself, and for decisions."""
-    subject: str
-    """Noun of what `Record.subject` names."""
     meaning: str
     """When it is recorded, as a sentence."""
+    _: KW_ONLY
+    subject: str
+    """Noun of what `Record.subject` names."""
+    topics: tuple[Topic, ...] = ()
+    """Topics of an event; empty for an event of the service itself, and for decisions."""
     template: str = ""
     """Text without actor and reason."""
     because: str = ""
     """Cause of the text, as a clause; lists show it once for several records that share it."""
-    is_routine: bool = False
-    """True for events of a healthy run, which lists show as one line with a count."""
+    routine: str = ""
+    """Label of several events of a healthy run, which lists show as one line with a count; empty for other kinds."""
     plural: str = ""
-    """Label of several events; empty for a kind whose events stay single."""
+    """Label of several events of a burst; empty for a kind whose events stay single, or are routine."""
     label: str = ""
     """Display name; empty: the name in words."""
     is_decision: bool = False
@@ -60,396 +60,311 @@ class Kind:
 _FLEET, _NODES, _LEARNING, _PROBLEMS, _ACCESS = Topic
 
 
+_target = partial(Kind, topics=(_FLEET,), subject="pool")
+_node = partial(Kind, topics=(_NODES,), subject="node")
+_bad_node = partial(Kind, topics=(_NODES, _PROBLEMS), subject="node")
+_policy = partial(Kind, topics=(_LEARNING,), subject="policy")
+_bad_policy = partial(Kind, topics=(_LEARNING, _PROBLEMS), subject="policy")
+_flow = partial(Kind, topics=(_LEARNING,), subject="flow")
+_bad_flow = partial(Kind, topics=(_LEARNING, _PROBLEMS), subject="flow")
+_plugins = partial(Kind, topics=(_LEARNING,), subject="flow or policy")
+_evaluation = partial(Kind, topics=(_LEARNING,), subject="evaluation")
+_token = partial(Kind, topics=(_ACCESS,), subject="token")
+_bad_run = partial(Kind, topics=(_PROBLEMS,), subject="run")
 _decision = partial(Kind, is_decision=True)
 
 
 class RecordKind(Enum):
     """All kinds, events by topic, then decisions of the fleet service."""
 
-    TARGET_MOVED = Kind(
+    TARGET_MOVED = _target(
         "target_moved",
-        topics=(_FLEET,),
-        subject="pool",
-        meaning="The recommended size of the pool changed.",
+        "The recommended size of the pool changed.",
         template="{before:.0f} to {target:node}",
         because="{cause}[; held back by {limits:words}]",
     )
-    TARGET_LIMITED = Kind(
+    TARGET_LIMITED = _target(
         "target_limited",
-        topics=(_FLEET,),
-        subject="pool",
-        meaning="A limit began to keep the recommended size away from the demand.",
+        "A limit began to keep the recommended size away from the demand.",
         template="stay at {target:node}",
         because="{cause}[; held back by {limits:words}]",
         label="Limited",
     )
-    LIMIT_ENDED = Kind(
+    LIMIT_ENDED = _target(
         "limit_ended",
-        topics=(_FLEET,),
-        subject="pool",
-        meaning="A limit of the recommended size no longer has an effect.",
+        "A limit of the recommended size no longer has an effect.",
         template="the target is {target:node}",
         because="it is no more held back by {limit:words}, after {minutes:minute}",
         label="Limit lifted",
     )
-    NODE_JOINED = Kind(
+    NODE_JOINED = _node(
         "node_joined",
-        topics=(_NODES,),
-        subject="node",
-        meaning="A node joined the run.",
+        "A node joined the run.",
         template="{name}, pool {pool}, engine {engine}",
-        is_routine=True,
-        plural="nodes joined",
+        routine="nodes joined",
     )
-    NODE_LEFT = Kind(
+    NODE_LEFT = _node(
         "node_left",
-        topics=(_NODES,),
-        subject="node",
-        meaning="A node left the run after it had finished or returned its tasks.",
+        "A node left the run after it had finished or returned its tasks.",
         template="{reason}; {tasks:task} returned",
-        is_routine=True,
-        plural="nodes left",
+        routine="nodes left",
     )
     NODE_LOST = Kind(
         "node_lost",
+        "A node sent no heartbeat for too long. Its tasks return to the queue.",
         topics=(_FLEET, _NODES, _PROBLEMS),
         subject="node",
-        meaning="A node sent no heartbeat for too long. Its tasks return to the queue.",
         template="no heartbeat for {silent_s:.0f} s; its tasks are requeued",
         plural="nodes lost",
     )
-    NODE_DRAINING = Kind(
+    NODE_DRAINING = _node(
         "node_draining",
-        topics=(_NODES,),
-        subject="node",
-        meaning="A node announced that it finishes its tasks and leaves, for example because it is preempted.",
+        "A node announced that it finishes its tasks and leaves, for example because it is preempted.",
         template="{reason}",
-        is_routine=True,
-        plural="nodes draining",
+        routine="nodes draining",
     )
     NODE_DRAINED = Kind(
         "node_drained",
+        "A person or a program requested that the node finishes its tasks and leaves.",
         topics=(_FLEET, _NODES),
         subject="node",
-        meaning="A person or a program requested that the node finishes its tasks and leaves.",
         template="[within {deadline_s:g} s]",
-        is_routine=True,
-        plural="drains requested",
+        routine="drains requested",
         label="Drain requested",
     )
-    NODE_REFUSED = Kind(
+    NODE_REFUSED = _bad_node(
         "node_refused",
-        topics=(_NODES, _PROBLEMS),
-        subject="node",
-        meaning="A caller with another credential used the name or the id of a node.",
+        "A caller with another credential used the name or the id of a node.",
         template="a caller of pool {pool} used its {identity} with another credential",
         plural="nodes refused",
     )
-    LEASES_EXPIRED = Kind(
+    LEASES_EXPIRED = _bad_node(
         "leases_expired",
-        topics=(_NODES, _PROBLEMS),
-        subject="node",
-        meaning="A node did not renew leases in time, or kept tasks for too long. They return to the queue.",
+        "A node did not renew leases in time, or kept tasks for too long. They return to the queue.",
         template="[{leases:lease} expired; the tasks are requeued][{tasks:task} held for {held_s:.0f} s without a "
         "result (it has returned {results:.0f}); they are leased again]",
         plural="nodes with expired leases",
     )
-    PUSH_REFUSED = Kind(
+    PUSH_REFUSED = _bad_node(
         "push_refused",
-        topics=(_NODES, _PROBLEMS),
-        subject="node",
-        meaning="A result or handed-back tokens were not accepted: they break a limit, such as the range of rewards "
+        "A result or handed-back tokens were not accepted: they break a limit, such as the range of rewards "
         "or the vocabulary, their versions are invalid, or the node never held the task.",
         template="[{task}: ]{error}[ (and {others:.0f} others of {results:.0f} results)]",
         plural="results refused",
     )
-    LEASES_WITHHELD = Kind(
+    LEASES_WITHHELD = _bad_node(
         "leases_withheld",
-        topics=(_NODES, _PROBLEMS),
-        subject="node",
-        meaning="Several results of a node in a row broke limits. Its tasks return to the queue, and for a time that "
+        "Several results of a node in a row broke limits. Its tasks return to the queue, and for a time that "
         "doubles with each further refusal it gets none; then one at a time until a result is accepted.",
         template="no tasks for {pause_s:g} s, because its results break limits; {tasks:task} requeued",
         plural="nodes without tasks",
     )
-    TRAINER_ATTACHED = Kind(
+    TRAINER_ATTACHED = _policy(
         "trainer_attached",
-        topics=(_LEARNING,),
-        subject="policy",
-        meaning="A trainer connected.",
+        "A trainer connected.",
         template="backend {backend} at version {version:.0f}",
-        is_routine=True,
-        plural="trainers attached",
+        routine="trainers attached",
     )
-    TRAINER_STALLED = Kind(
+    TRAINER_STALLED = _bad_policy(
         "trainer_stalled",
-        topics=(_LEARNING, _PROBLEMS),
-        subject="policy",
-        meaning="The trainer made no step for too long although a batch is ready.",
+        "The trainer made no step for too long although a batch is ready.",
         template="no step for {silent_s:.0f} s although a batch is ready",
     )
-    TRAINER_RESUMED = Kind(
+    TRAINER_RESUMED = _policy(
         "trainer_resumed",
-        topics=(_LEARNING,),
-        subject="policy",
-        meaning="A stalled trainer makes steps again.",
+        "A stalled trainer makes steps again.",
         template="the trainer makes steps again",
     )
-    STREAM_STARVED = Kind(
+    STREAM_STARVED = _bad_policy(
         "stream_starved",
-        topics=(_LEARNING, _PROBLEMS),
-        subject="policy",
-        meaning="The trainer has waited for a batch for too long.",
+        "The trainer has waited for a batch for too long.",
         template="the trainer has waited for {waited_s:.0f} s: {buffered:.0f} of {batch_groups:.0f} groups are "
         "buffered, issue headroom {headroom:.0f}",
     )
-    STREAM_SUPPLIED = Kind(
+    STREAM_SUPPLIED = _policy(
         "stream_supplied",
-        topics=(_LEARNING,),
-        subject="policy",
-        meaning="A starved stream has a batch again.",
+        "A starved stream has a batch again.",
         template="the trainer has a batch again",
     )
-    STALE_DROPS = Kind(
+    STALE_DROPS = _bad_policy(
         "stale_drops",
-        topics=(_LEARNING, _PROBLEMS),
-        subject="policy",
-        meaning="The share of groups that were too stale to be trained on rose above its threshold.",
+        "The share of groups that were too stale to be trained on rose above its threshold.",
         template="{share:.1%} of the latest groups were too stale to be trained on",
     )
-    STALE_DROPS_RESOLVED = Kind(
+    STALE_DROPS_RESOLVED = _policy(
         "stale_drops_resolved",
-        topics=(_LEARNING,),
-        subject="policy",
-        meaning="The share of groups that were too stale to be trained on fell below its threshold again.",
+        "The share of groups that were too stale to be trained on fell below its threshold again.",
         template="{share:.1%} of the latest groups were too stale to be trained on",
     )
-    BATCH_REDELIVERED = Kind(
+    BATCH_REDELIVERED = _bad_policy(
         "batch_redelivered",
-        topics=(_LEARNING, _PROBLEMS),
-        subject="policy",
-        meaning="A batch was delivered to its trainer again, because it was not reported as trained.",
+        "A batch was delivered to its trainer again, because it was not reported as trained.",
         template="a batch was delivered to its trainer again",
     )
-    STEP_FAILED = Kind(
+    STEP_FAILED = _bad_policy(
         "step_failed",
-        topics=(_LEARNING, _PROBLEMS),
-        subject="policy",
-        meaning="The step on a batch ended its trainer.",
+        "The step on a batch ended its trainer.",
         template="step {attempt:.0f} on batch {batch} ended its trainer: {error}",
         plural="steps failed",
     )
-    BATCH_SET_ASIDE = Kind(
+    BATCH_SET_ASIDE = _bad_policy(
         "batch_set_aside",
-        topics=(_LEARNING, _PROBLEMS),
-        subject="policy",
-        meaning="A batch is not delivered again, because its steps ended the trainer repeatedly.",
+        "A batch is not delivered again, because its steps ended the trainer repeatedly.",
         template="batch {batch} is set aside, {rows:row} ({nodes}) [stored as {stored_as}][not stored: {store_error}]: "
         "{steps:step} on it ended the trainer: {error}",
         plural="batches set aside",
     )
-    CHECKPOINT_SET_ASIDE = Kind(
+    CHECKPOINT_SET_ASIDE = _bad_policy(
         "checkpoint_set_aside",
-        topics=(_LEARNING, _PROBLEMS),
-        subject="policy",
-        meaning="A trainer could not read its newest checkpoint and goes on from an older one.",
+        "A trainer could not read its newest checkpoint and goes on from an older one.",
         template="{error}",
         plural="checkpoints set aside",
     )
-    PROMPT_UNUSABLE = Kind(
+    PROMPT_UNUSABLE = _bad_flow(
         "prompt_unusable",
-        topics=(_LEARNING, _PROBLEMS),
-        subject="flow",
-        meaning="A row of the flow's dataset is no prompt, and was left out.",
+        "A row of the flow's dataset is no prompt, and was left out.",
         template="{error}",
         plural="unusable prompts",
     )
-    FLOW_FAILING = Kind(
+    FLOW_FAILING = _bad_flow(
         "flow_failing",
-        topics=(_LEARNING, _PROBLEMS),
-        subject="flow",
-        meaning="The share of failed episodes of the flow rose above its threshold.",
+        "The share of failed episodes of the flow rose above its threshold.",
         template="{share:.0%} of the latest episodes failed[: {error}]",
     )
-    FLOW_RECOVERED = Kind(
+    FLOW_RECOVERED = _flow(
         "flow_recovered",
-        topics=(_LEARNING,),
-        subject="flow",
-        meaning="The share of failed episodes of the flow fell below its threshold again.",
+        "The share of failed episodes of the flow fell below its threshold again.",
         template="{share:.0%} of the latest episodes failed",
     )
-    GROUP_REWARD_FAILED = Kind(
+    GROUP_REWARD_FAILED = _bad_flow(
         "group_reward_failed",
-        topics=(_LEARNING, _PROBLEMS),
-        subject="flow",
-        meaning="A reward of whole groups raised an error.",
+        "A reward of whole groups raised an error.",
         template="{group}, attempt {attempt:.0f}: {error}",
     )
-    FLOW_PAUSED = Kind(
+    FLOW_PAUSED = _flow(
         "flow_paused",
-        topics=(_LEARNING,),
-        subject="flow",
-        meaning="A person or a program paused the issue of the flow's groups.",
+        "A person or a program paused the issue of the flow's groups.",
     )
-    FLOW_RESUMED = Kind(
+    FLOW_RESUMED = _flow(
         "flow_resumed",
-        topics=(_LEARNING,),
-        subject="flow",
-        meaning="A person or a program resumed the issue of the flow's groups.",
+        "A person or a program resumed the issue of the flow's groups.",
     )
-    PLUGIN_FILE_LOADED = Kind(
+    PLUGIN_FILE_LOADED = _plugins(
         "plugin_file_loaded",
-        topics=(_LEARNING,),
-        subject="flow or policy",
-        meaning="An operator's change of plugins imported a Python file in the process of dataflow.",
+        "An operator's change of plugins imported a Python file in the process of dataflow.",
         template="{file}",
     )
-    PLUGINS_PLANNED = Kind(
+    PLUGINS_PLANNED = _plugins(
         "plugins_planned",
-        topics=(_LEARNING,),
-        subject="flow or policy",
-        meaning="A change of selector, filters or sampler was accepted; it takes effect with the next version.",
+        "A change of selector, filters or sampler was accepted; it takes effect with the next version.",
         template="{slot} {plugins} from the next version on",
     )
-    PLUGINS_CHANGED = Kind(
+    PLUGINS_CHANGED = _plugins(
         "plugins_changed",
-        topics=(_LEARNING,),
-        subject="flow or policy",
-        meaning="A planned change of selector, filters or sampler took effect.",
+        "A planned change of selector, filters or sampler took effect.",
         template="{slot} {plugins} is active[; these start without state, because the old state does not fit: "
         "{restarted}]",
     )
-    PLUGINS_UNCHANGED = Kind(
+    PLUGINS_UNCHANGED = _plugins(
         "plugins_unchanged",
-        topics=(_LEARNING,),
-        subject="flow or policy",
-        meaning="A requested change of selector, filters or sampler named what is active already.",
+        "A requested change of selector, filters or sampler named what is active already.",
         template="{slot} {plugins} stays",
     )
-    EVALUATION_REQUESTED = Kind(
+    EVALUATION_REQUESTED = _evaluation(
         "evaluation_requested",
-        topics=(_LEARNING,),
-        subject="evaluation",
-        meaning="A person or a program requested a round.",
+        "A person or a program requested a round.",
     )
-    EVALUATION_STARTED = Kind(
+    EVALUATION_STARTED = _evaluation(
         "evaluation_started",
-        topics=(_LEARNING,),
-        subject="evaluation",
-        meaning="A round began.",
+        "A round began.",
         template="round {round:.0f}, {versions}",
-        is_routine=True,
-        plural="evaluations started",
+        routine="evaluations started",
     )
-    EVALUATION_DONE = Kind(
+    EVALUATION_DONE = _evaluation(
         "evaluation_done",
-        topics=(_LEARNING,),
-        subject="evaluation",
-        meaning="A round ended.",
+        "A round ended.",
         template="round {round:.0f}, {versions}: {scores}",
-        is_routine=True,
-        plural="evaluations done",
+        routine="evaluations done",
     )
-    EVALUATION_STOPPED = Kind(
+    EVALUATION_STOPPED = _evaluation(
         "evaluation_stopped",
-        topics=(_LEARNING,),
-        subject="evaluation",
-        meaning="A person or a program ended a round early.",
+        "A person or a program ended a round early.",
         template="round {round:.0f}",
     )
-    STOP_CONDITION_MET = Kind(
+    STOP_CONDITION_MET = _policy(
         "stop_condition_met",
-        topics=(_LEARNING,),
-        subject="policy",
-        meaning="The run met its stop condition and continues.",
+        "The run met its stop condition and continues.",
         template="{condition}",
     )
-    RUN_COMPLETED = Kind(
+    RUN_COMPLETED = _policy(
         "run_completed",
-        topics=(_LEARNING,),
-        subject="policy",
-        meaning="The run met its stop condition and serves no more tasks and batches.",
+        "The run met its stop condition and serves no more tasks and batches.",
         template="{condition}",
     )
-    PROBLEM = Kind(
+    PROBLEM = _bad_run(
         "problem",
-        topics=(_PROBLEMS,),
-        subject="run",
-        meaning="A problem began that needs action.",
+        "A problem began that needs action.",
         template="{cause}",
     )
-    PROBLEM_RESOLVED = Kind(
+    PROBLEM_RESOLVED = _bad_run(
         "problem_resolved",
-        topics=(_PROBLEMS,),
-        subject="run",
-        meaning="A problem no longer exists.",
+        "A problem no longer exists.",
         template="resolved: {cause}",
     )
     JOIN_TOKEN_MINTED = Kind(
         "join_token_minted",
+        "A person or a program created a join token.",
         topics=(_ACCESS,),
         subject="pool or policy",
-        meaning="A person or a program created a join token.",
         template="{grant}",
-        is_routine=True,
-        plural="join tokens issued",
+        routine="join tokens issued",
         label="Join token issued",
     )
-    JOIN_TOKEN_USED = Kind(
+    JOIN_TOKEN_USED = _token(
         "join_token_used",
-        topics=(_ACCESS,),
-        subject="token",
-        meaning="A process exchanged a join token for a credential.",
+        "A process exchanged a join token for a credential.",
         template="by {role} {name}",
-        is_routine=True,
-        plural="join tokens used",
+        routine="join tokens used",
     )
-    JOIN_TOKEN_REVOKED = Kind(
+    JOIN_TOKEN_REVOKED = _token(
         "join_token_revoked",
-        topics=(_ACCESS,),
-        subject="token",
-        meaning="A person or a program revoked a join token before its end.",
+        "A person or a program revoked a join token before its end.",
     )
     JOIN_TOKEN_REFUSED = Kind(
         "join_token_refused",
+        "A process presented a join token that is unknown, used, revoked or expired.",
         topics=(_PROBLEMS, _ACCESS),
         subject="caller",
-        meaning="A process presented a join token that is unknown, used, revoked or expired.",
         template="{error}",
         plural="join tokens refused",
     )
     CREDENTIAL_REVOKED = Kind(
         "credential_revoked",
+        "A credential is no longer valid: it was revoked, or its node left or restarted.",
         topics=(_ACCESS,),
         subject="holder",
-        meaning="A credential is no longer valid: it was revoked, or its node left or restarted.",
         template="[{role}][the node {cause}]",
-        is_routine=True,
-        plural="credentials revoked",
+        routine="credentials revoked",
     )
-    RUN_SUSPENDED = Kind(
+    RUN_SUSPENDED = _bad_run(
         "run_suspended",
-        topics=(_PROBLEMS,),
-        subject="run",
-        meaning="The dataflow service itself did not run for a while: its process was stopped, or its machine slept. "
+        "The dataflow service itself did not run for a while: its process was stopped, or its machine slept. "
         "Leases and the time without heartbeats are extended by this time, so that no node is lost for it.",
         template="the service did not run for {suspended_s:.0f} s: its process was stopped, the machine slept or was "
         "overloaded, or its clock was set ahead; leases are extended",
         label="Suspended",
     )
-    RECORDS_SET_ASIDE = Kind(
+    RECORDS_SET_ASIDE = _bad_run(
         "records_set_aside",
-        topics=(_PROBLEMS,),
-        subject="run",
-        meaning="Stored records could not be read at the start of the dataflow service, which continues without them.",
+        "Stored records could not be read at the start of the dataflow service, which continues without them.",
         template="{records:stored record} could not be read and are set aside ({counts}), [stored as {stored_as}][not "
         "stored: {store_error}]; the first is {first}",
     )
     SERVICE_STARTED = Kind(
         "service_started",
+        "The dataflow service started or restarted.",
         topics=(),
         subject="run",
-        meaning="The dataflow service started or restarted.",
         template="dataflow at {address}",
     )
     REPORTS_SKIPPED = Kind(
@@ -552,7 +467,7 @@ class RecordKind(Enum):
     meaning: str
     template: str
     because: str
-    is_routine: bool
+    routine: str
     plural: str
     label: str
     is_decision: bool

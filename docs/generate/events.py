@@ -23,7 +23,7 @@ def _body() -> Iterator[str]:
 def _row(kind: RecordKind) -> tuple[str, str, str, str, str]:
     topics = ", ".join(topic.value for topic in kind.topics)
     name, subject, meaning, text = _decision_row(kind)
-    return name, subject, f"{topics}{'; routine' if kind.is_routine else ''}", meaning, text
+    return name, subject, f"{topics}{'; routine' if kind.routine else ''}", meaning, text
 
 
 def _decision_row(kind: RecordKind) -> tuple[str, str, str, str]:

@@ -46,7 +46,7 @@ def event_rows(events: Sequence[Event]) -> tuple[EventRow, ...]:
     routine: dict[RecordKind, list[Event]] = {}
     alike: list[Event] = []
     for event in events:
-        if event.kind.is_routine:
+        if event.kind.routine:
             rows += _merged_rows(alike)
             alike = []
             routine.setdefault(event.kind, []).append(event)
@@ -91,7 +91,7 @@ def _counted_row(events: Sequence[Event]) -> EventRow:
         return _event_row(newest)
     query = urlencode({"kind": newest.kind.value, "before": newest.ordinal + 1})
     return EventRow(
-        title=f"{count} {newest.kind.plural}",
+        title=f"{count} {newest.kind.routine or newest.kind.plural}",
         at=newest.at,
         href=f"/events?{query}",
         parts=((newest.subject, capitalized(render(newest))),),

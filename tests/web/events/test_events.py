@@ -125,7 +125,7 @@ async def test_the_event_list_is_filtered_by_its_address_and_downloaded(
         rows = (await client.get("/events.json?kind=join_token_minted&text=T1")).json()
         sheet = list(csv.DictReader(io.StringIO((await client.get("/events.csv?about=problems")).text)))
         overview = (await client.get("/")).text
-    issued = f"3 {MINTED.plural}"
+    issued = f"3 {MINTED.routine}"
     (counted,) = (link for link in parsed(everything).all(".event-kind") if link.text == issued)
     assert counted["href"].startswith("/events?kind=join_token_minted&before=")
     assert parsed(tokens).texts(".event-kind") == [MINTED.label] * 3
