@@ -23,7 +23,7 @@ from rich.table import Table
 
 from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.fleet.instances import InstanceState
-from astraflow.contract.records import render
+from astraflow.contract.records import render, render_summary
 from astraflow.contract.reports.report import Report
 from tests.system.processes import RunningRun, assert_balanced, running
 from tests.system.test_fleet import ALICE, fleet_of, ready, until
@@ -113,7 +113,7 @@ async def measure(chosen: argparse.Namespace, directory: Path) -> list[Phase]:
         phases = [await watch.phase("steady", until_step=loss)]
         pool = (await fleet.status()).pools[0].spec.id
         lost = await fleet.inject_fault(pool, share=SHARE, actor=ALICE, key="loss", reason="a benchmark")
-        phases.append(await watch.phase(lost.decision.message, until_step=fast))
+        phases.append(await watch.phase(render_summary(lost.decision), until_step=fast))
         phases.append(await watch.phase(f"{chosen.factor:g} times the demand", until_step=slow))
         phases.append(await watch.phase("the old demand", until_step=end))
     return phases

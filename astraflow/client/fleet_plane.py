@@ -20,6 +20,7 @@ from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, Pla
 from astraflow.contract.fleet.pools import FleetStatus, KillScope, Pool, PoolSpec
 from astraflow.contract.fleet.preflight import PreflightResult, ProviderFacts
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import Severity
 from astraflow.wire.channel import ServiceChannel, dial, folder_client_tls
 from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import fleet_plane_pb2 as pb
@@ -90,9 +91,9 @@ class FleetPlaneClient:
         request = pb.SetPoolOverrideRequest(pool=pool, minutes=minutes, mutation=_mutation(actor, key, reason))
         return from_message(await self._link.call(self._stub.SetPoolOverride, request, timeout_s=TIMEOUT_S), Decision)
 
-    async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
-        """Records a message for people in the audit log. severity: info, warning or critical."""
-        request = pb.EscalateRequest(severity=severity, mutation=_mutation(actor, key, reason))
+    async def escalate(self, severity: Severity, *, actor: Actor, key: str, reason: str) -> Decision:
+        """Records a message for people in the audit log."""
+        request = pb.EscalateRequest(severity=severity.value, mutation=_mutation(actor, key, reason))
         return from_message(await self._link.call(self._stub.Escalate, request, timeout_s=TIMEOUT_S), Decision)
 
     async def kill_switch(self, scope: KillScope, *, actor: Actor, key: str, reason: str) -> Decision:

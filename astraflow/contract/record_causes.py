@@ -42,6 +42,37 @@ _REASONS = {
     "serve all: set the sizes by hand, or let these nodes serve all policies",
     "plain_rule": "the trainer of {policy} waits {wait_share:.0%} of the time",
     "complete": "the run is complete",
+    # orphans
+    "orphan_adopted": "instance of launch {launch} adopted: the provider lists the instance again, and its node works",
+    "orphan_terminated": "orphan {handle} terminated: the ledger has no live launch {launch}, and it was orphaned for "
+    "{orphaned_s:.0f} s",
+    # alarms and problems of the fleet service
+    "breaker_open": "{failures:.0f} launches of pool {pool} failed in a row; the next attempts are every "
+    "{retry_s:.0f} s until one succeeds",
+    "budget_spent": "{owner}: {spent_usd:.2f} of the daily budget of {budget_usd:.2f} dollars are spent, at "
+    "{usd_per_hour:.2f} an hour; no further nodes are launched",
+    "orphans_found": "{orphans:orphaned instance} at provider {provider} have the cluster's tag and no launch "
+    "({handle} first); those of this fleet, without a working node, are terminated after {quarantine_s:.0f} s",
+    "orphans_of_another_fleet": "{orphans:instance} at provider {provider} ({handle} first) have the tag {cluster} and "
+    "no live launch, and are not terminated: they belong to {owner}; give each fleet service a `cluster` of its own",
+    "orphans_at_work": "{orphans:instance} at provider {provider} ({handle} first) have the tag {cluster} and no live "
+    "launch, and are not terminated: their nodes work; drain them, or check the ledger",
+    "orphans_unobserved": "{orphans:instance} at provider {provider} ({handle} first) have the tag {cluster} and no "
+    "live launch, and are not terminated: dataflow does not answer, so their nodes may work",
+    "provider_unreadable": "provider {provider} cannot be read: {error}",
+    "provider_not_configured": "instance {launch} belongs to provider {provider}, which is not configured",
+    "instance_returned": "instance {launch} was recorded as ended, but its node works; check its tags at the provider",
+    "instance_not_terminated": "instance {launch} has not terminated for {waited_s:.0f} s after the request; check "
+    "{handle} at the provider",
+    "instance_not_listed": "instance {launch} may run, but provider {provider} does not list it; check the tags of "
+    "{handle} at the provider",
+    "launch_waits": "launch {launch} has waited for {waited_s:.0f} s: {error}",
+    "launch_held": "launch {launch} has waited for {waited_s:.0f} s: the kill switch is on, or as many machines as the "
+    "pool may have still run",
+    # scopes of the kill switch
+    "none": "the kill switch is off",
+    "agents": "the kill switch is on for agents",
+    "all": "the kill switch is on for all changes",
 }
 """Reasons of the sizer."""
 

@@ -374,7 +374,15 @@ class RecordKind(Enum):
         meaning="The page shows a run that has ended, without some recorded reports, which are invalid.",
         template="{reports:recorded report} left out, because invalid; first cause: {error}",
     )
-    APPLY = _decision("apply", subject="pool", meaning="A plan was applied.", template="{text}", label="Applied")
+    APPLY = _decision(
+        "apply",
+        subject="pool",
+        meaning="A plan was applied.",
+        template="from {before:.0f} to {after:node}[, {launched:.0f} launched][, {drained:.0f} drained]"
+        "[, {terminated:.0f} terminated][, manual override for {override_minutes:minute}][, approved by {approver}]"
+        "[, applied by {applier}]",
+        label="Applied",
+    )
     REFUSE = _decision(
         "refuse",
         subject="pool",
@@ -413,7 +421,7 @@ class RecordKind(Enum):
         "kill_switch",
         subject="fleet",
         meaning="The scope of the kill switch changed.",
-        template="the kill switch is {scope:words}",
+        template="{cause}",
     )
     MAINTAINER_MODE = _decision(
         "maintainer_mode",
@@ -432,7 +440,7 @@ class RecordKind(Enum):
         "orphan",
         subject="pool",
         meaning="An instance without a live launch was adopted or terminated.",
-        template="{text}",
+        template="{cause}",
     )
     FAULT = _decision(
         "fault",
@@ -450,7 +458,7 @@ class RecordKind(Enum):
         "alarm_over",
         subject="pool",
         meaning="Such a condition ended.",
-        template="{key}: the alarm has ended",
+        template="{reason}: the alarm has ended",
         label="Alarm cleared",
     )
     ESCALATE = _decision(

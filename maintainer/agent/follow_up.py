@@ -9,6 +9,7 @@ from astraflow.contract.fleet.instances import InstanceState
 from astraflow.contract.fleet.maintainer import Proposal, ProposalState
 from astraflow.contract.fleet.plans import Actor, PlanId
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import Severity
 from astraflow.runtime.clock import DAY_S, Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.agent.config import MaintainerConfig
@@ -54,7 +55,7 @@ class JournalWriter(Protocol):
     ) -> Decision:
         """Writes a note to the journal."""
 
-    async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
+    async def escalate(self, severity: Severity, *, actor: Actor, key: str, reason: str) -> Decision:
         """Writes an escalation to the journal."""
 
 
@@ -205,9 +206,9 @@ class FollowUp:
         text = f"{self._counters.sentence()} Active signals: {active_signals}."
         decision = await self._add_note(text, pool="", key=f"{self._actor.name}:digest:{day}", reason="daily digest")
         await self._record(Kind.NOTE, {"pool": "", "text": text, "words": "", "decision": decision, "digest": day}, "")
-        await self._notify("digest", "info", "daily digest of the maintainer", text)
+        await self._notify("digest", Severity.INFO, "daily digest of the maintainer", text)
 
-    async def raise_alarm(self, key: str, severity: str, text: str) -> None:
+    async def raise_alarm(self, key: str, severity: Severity, text: str) -> None:
         """Escalates a problem of the maintainer once: through the journal, or by a notice if it cannot be reached."""
         if key in self._active_alarms:
             return
@@ -230,9 +231,9 @@ class FollowUp:
             return None
         return decision.ordinal
 
-    async def _notify(self, kind: str, severity: str, title: str, text: str) -> None:
+    async def _notify(self, kind: str, severity: Severity, title: str, text: str) -> None:
         await self._notifier.enqueue(
-            Notice(kind=kind, severity=severity, title=title, text=text, at=self._clock.wall())
+            Notice(kind=kind, severity=severity.value, title=title, text=text, at=self._clock.wall())
         )
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from astraflow.contract.fleet.maintainer import Budget, MaintainerMode, MaintainerState
+from astraflow.contract.record_kinds import Severity
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.agent.budget import Budgets
@@ -144,7 +145,7 @@ class Wakes:
             f"it sleeps until {resumes_at}; the rule continues"
         )
         alarm = f"budget:{spent.scope}:{spent.unit}:{self._budgets.today.number}"
-        await self._follow_up.raise_alarm(alarm, "warning", text)
+        await self._follow_up.raise_alarm(alarm, Severity.WARNING, text)
 
     async def _schedule_next(self, result: ConversationResult, signals: Sequence[Signal]) -> None:
         """Schedules the next wake from the result."""
@@ -181,7 +182,7 @@ class Wakes:
         log.warning("model_failed", failure=problem.failure.value, problem=str(problem), rest_s=rest_s)
         if self.failed_in_a_row >= ALARM_AFTER_FAILURES:
             text = f"the model has failed {self.failed_in_a_row} times in a row ({problem}); the rule continues"
-            await self._follow_up.raise_alarm("model", "warning", text)
+            await self._follow_up.raise_alarm("model", Severity.WARNING, text)
 
     def _usage_body(self, outcome: str) -> dict[str, Any]:
         use = self._budgets.wake

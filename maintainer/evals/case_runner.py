@@ -45,7 +45,7 @@ async def run_pair(case: Case, llm: Llm, *, rule: CaseResult | None = None) -> P
 async def find_violations(harness: EvaluationHarness) -> tuple[str, ...]:
     """All forbidden changes found by the auditor."""
     journal, _ = await harness.ledger.decisions(pool="", before=None, limit=1_000_000)
-    harness.auditor.check_journal(tuple((entry.kind, entry.actor.role) for entry in journal))
+    harness.auditor.check_journal(tuple((entry.kind, entry.role) for entry in journal))
     return tuple(harness.auditor.violations)
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from sqlmodel import Session, col, select
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet.decisions import DecisionKind
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import Record, problem_record
 from astraflow.runtime.database import Database
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.changes.fleet_manager import FleetManager
@@ -30,8 +31,8 @@ class AlarmCondition:
 
     key: str
     """Subject in a few words; constant while the condition lasts."""
-    text: str
-    severity: str = "warning"
+    record: Record
+    """What is wrong."""
     after_s: float = 0.0
     """Minimum duration before the alarm is raised. Seconds."""
 
@@ -40,9 +41,9 @@ class Alarms:
     """Raises and ends alarms. One instance per service."""
 
     def __init__(
-        self, fleet: Fleet, manager: FleetManager, database: Database, problems: Callable[[], Mapping[str, str]]
+        self, fleet: Fleet, manager: FleetManager, database: Database, problems: Callable[[], Mapping[str, Record]]
     ) -> None:
-        """problems: problems that the reconciler has found, by subject."""
+        """problems: problems that the reconciler has found, by key."""
         self._fleet = fleet
         self._manager = manager
         self._database = database
@@ -66,10 +67,10 @@ class Alarms:
         self._since = {key: self._since.get(key, now) for key in current}
         for key, condition in current.items():
             if key not in active_keys and now - self._since[key] >= condition.after_s:
-                await self._record(DecisionKind.ALARM, f"{condition.severity}: {condition.text}", key)
+                await self._record(RecordKind.ALARM, key, condition.record)
                 active_keys.add(key)
         for key in sorted(active_keys - set(current)):
-            await self._record(DecisionKind.ALARM_OVER, f"info: {key}: the alarm has ended", key)
+            await self._record(RecordKind.ALARM_OVER, key, Record(kind=RecordKind.ALARM_OVER, subject=""))
             active_keys.remove(key)
 
     def conditions(self) -> Iterator[AlarmCondition]:
@@ -78,17 +79,15 @@ class Alarms:
         yield from self._budget_conditions()
         yield from self._orphan_conditions()
         patience_s = 2 * self._fleet.config.times.sweep_s
-        for key, text in self._problems().items():
-            yield AlarmCondition(key=key, text=text, after_s=patience_s)
+        for key, record in self._problems().items():
+            yield AlarmCondition(key=key, record=record, after_s=patience_s)
 
     def _launch_conditions(self) -> Iterator[AlarmCondition]:
         for name, pool in sorted(self._fleet.ledger.pools.items()):
             if pool.failures >= BREAKER_FAILURES:
-                text = (
-                    f"{pool.failures} launches of pool {name} failed in a row; the next attempts are every "
-                    f"{self._fleet.config.times.breaker_s:.0f} s until one succeeds"
-                )
-                yield AlarmCondition(key=f"launches of pool {name}", text=text)
+                retry_s = self._fleet.config.times.breaker_s
+                record = problem_record("breaker_open", "", failures=pool.failures, pool=name, retry_s=retry_s)
+                yield AlarmCondition(key=f"launches of pool {name}", record=record)
 
     def _budget_conditions(self) -> Iterator[AlarmCondition]:
         """Returns daily budgets that the present instances will exhaust within the hour, so no node can be added."""
@@ -103,39 +102,47 @@ class Alarms:
                 continue
             spent, rate = spent_today(records, now=now), spending_rate(billed)
             if spent > 0 and spent + rate >= budget:
-                spending_now = (
-                    f"{spent:.2f} of the daily budget of {budget:.2f} dollars are spent, at {rate:.2f} an hour"
+                record = problem_record(
+                    "budget_spent",
+                    "",
+                    owner=owner,
+                    spent_usd=round(spent, 2),
+                    budget_usd=budget,
+                    usd_per_hour=round(rate, 2),
                 )
-                yield AlarmCondition(
-                    key=f"dollars of {owner}", text=f"{owner}: {spending_now}; no further nodes are launched"
-                )
+                yield AlarmCondition(key=f"dollars of {owner}", record=record)
 
     def _orphan_conditions(self) -> Iterator[AlarmCondition]:
         by_provider: dict[str, list[str]] = {}
         for provider, handle in sorted(self._fleet.ledger.orphans):
             by_provider.setdefault(provider, []).append(handle)
         for provider, handles in by_provider.items():
-            text = (
-                f"{len(handles)} orphaned instances at provider {provider} have the cluster's tag and no launch "
-                f"({handles[0]} first); those of this fleet, without a working node, are terminated after "
-                f"{self._fleet.config.times.quarantine_s:.0f} s"
+            record = problem_record(
+                "orphans_found",
+                "",
+                orphans=len(handles),
+                provider=provider,
+                handle=handles[0],
+                quarantine_s=self._fleet.config.times.quarantine_s,
             )
-            yield AlarmCondition(key=f"orphans at {provider}", text=text)
+            yield AlarmCondition(key=f"orphans at {provider}", record=record)
 
-    async def _record(self, kind: DecisionKind, message: str, key: str) -> None:
+    async def _record(self, kind: RecordKind, key: str, record: Record) -> None:
         once = f"fleet:{kind.value}:{self._fleet.ledger.next_decision}"
-        await self._manager.record_decision(kind, message[:2000], FLEET_ACTOR, once, key[:2000])
+        await self._manager.record_decision(
+            kind, record.values, FLEET_ACTOR, once, key[:2000], cause=record.cause, severity=record.severity
+        )
 
 
 def _active_alarms(session: Session) -> set[str]:
-    """Returns the alarms that have begun and not ended in the audit log."""
+    """Returns the keys of alarms that have begun and not ended in the audit log."""
     query = (
         select(DecisionRow.reason, DecisionRow.kind)
-        .where(col(DecisionRow.kind).in_((DecisionKind.ALARM.value, DecisionKind.ALARM_OVER.value)))
+        .where(col(DecisionRow.kind).in_((RecordKind.ALARM.value, RecordKind.ALARM_OVER.value)))
         .order_by(col(DecisionRow.ordinal).desc())
         .limit(MAX_ALARM_ENTRIES)
     )
     latest: dict[str, str] = {}
     for key, kind in session.exec(query):
         latest.setdefault(key, kind)
-    return {key for key, kind in latest.items() if kind == DecisionKind.ALARM.value}
+    return {key for key, kind in latest.items() if kind == RecordKind.ALARM.value}

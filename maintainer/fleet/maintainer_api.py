@@ -6,7 +6,7 @@ from sqlalchemy import func
 from sqlmodel import Session, col, delete, select
 
 from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, NotPermitted
-from astraflow.contract.fleet.decisions import Decision, DecisionKind
+from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.maintainer import (
     Maintainer,
     MaintainerControlState,
@@ -17,6 +17,7 @@ from astraflow.contract.fleet.maintainer import (
 from astraflow.contract.fleet.plans import Actor
 from astraflow.contract.fleet.transcript_chain import GENESIS_HASH, entry_hash
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.runtime.database import Database
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.guard.guard import HUMAN_ROLES
@@ -67,9 +68,8 @@ class MaintainerApi:
                 code="fleet.people_only",
             )
         setting = MaintainerSetting(mode=mode, by=actor.name, reason=reason, at=self._fleet.clock.wall())
-        message = f"the maintainer is in mode {mode.value}"
         return await self._manager.record_decision(
-            DecisionKind.MAINTAINER_MODE, message, actor, key, reason, setting=setting
+            RecordKind.MAINTAINER_MODE, {"mode": mode.value}, actor, key, reason, setting=setting
         )
 
     async def add_note(self, message: str, *, pool: str, actor: Actor, key: str, reason: str) -> Decision:
@@ -80,7 +80,7 @@ class MaintainerApi:
                 code="fleet.invalid_note",
             )
         pool_id = self._fleet.pool(PoolId(pool)).spec.id if pool else None
-        return await self._manager.record_decision(DecisionKind.NOTE, message, actor, key, reason, pool=pool_id)
+        return await self._manager.record_decision(RecordKind.NOTE, {"text": message}, actor, key, reason, pool=pool_id)
 
     async def store_transcript(self, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
         """Stores entries that continue the stored chain; returns the ordinal of the next entry.

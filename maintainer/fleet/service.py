@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from astraflow.client.connect import connect_control
-from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.contract.fleet.pools import FleetStatus, KillScope
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import render
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.database import Database
 from astraflow.runtime.logs import get_logger
@@ -192,7 +193,7 @@ class Service:
                     await self._recommendation_changed.wait()
 
     def _status(self) -> FleetStatus:
-        problems = tuple(self._reconciler.problems().values())
+        problems = tuple(map(render, self._reconciler.problems().values()))
         return self._fleet.status(last_sweep_at=self._reconciler.last_sweep_at, problems=problems)
 
 
@@ -215,11 +216,11 @@ async def seed_pools(fleet: Fleet) -> None:
         )
         decisions = tuple(
             fleet.decision(
-                DecisionKind.SPEC,
+                RecordKind.SPEC,
+                {"change": "created"},
                 pool=name,
                 actor=FLEET_ACTOR,
                 reason="the pool is in the configuration",
-                message="pool created",
             )
             for name in missing_pools
         )

@@ -11,6 +11,7 @@ from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerStatus
 from astraflow.contract.fleet.plans import Actor, PlanId, PlanRequest, Role
 from astraflow.contract.fleet.pools import FleetStatus, KillScope, PoolSpec
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import Severity
 from astraflow.wire.codecs.converter import enum_member, from_message, to_message
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneServicer as Base
@@ -94,7 +95,8 @@ class FleetPlaneServicer(Base):
 
     async def Escalate(self, request: pb.EscalateRequest, context: Any) -> pb.FleetDecision:
         return to_message(
-            await self._manager.escalate(request.severity, **_mutation(request.mutation)), pb.FleetDecision
+            await self._manager.escalate(enum_member(Severity, request.severity), **_mutation(request.mutation)),
+            pb.FleetDecision,
         )
 
     async def SetKillSwitch(self, request: pb.SetKillSwitchRequest, context: Any) -> pb.FleetDecision:

@@ -18,6 +18,7 @@ from astraflow.contract.fleet.instances import InstanceState
 from astraflow.contract.fleet.plans import Actor, PlanRequest, Role
 from astraflow.contract.fleet.pools import FleetStatus
 from astraflow.contract.fleet.recommendations import Mode
+from astraflow.contract.records import render_summary
 from tests.system.processes import PATIENCE_S, RunningRun, assert_balanced, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.long]
@@ -128,7 +129,7 @@ async def test_a_pool_in_mode_on_follows_losses_and_demand_without_flapping(tmp_
         after = await until(fleet, lambda status: status.pools[0].target > before.pools[0].target and is_whole(status))
 
         kinds = [decision.kind.value for decision in await fleet.decisions()]
-        sizes = [decision.message for decision in await fleet.decisions() if decision.kind.value == "apply"]
+        sizes = [render_summary(decision) for decision in await fleet.decisions() if decision.kind.value == "apply"]
         instances = await fleet.instances(with_gone=True)
         ended_ids = {instance.id for instance in instances if instance.state is InstanceState.GONE}
         assert kinds.count("fault") == 1

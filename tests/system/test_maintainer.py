@@ -11,6 +11,7 @@ from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.instances import InstanceState
 from astraflow.contract.fleet.maintainer import MaintainerMode, TranscriptEntry
 from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.records import render_summary
 from maintainer.agent.tools.registry import TOOLS
 from maintainer.agent.transcript.replay import replay_transcript
 from maintainer.agent.transcript.transcript import read
@@ -36,9 +37,7 @@ MOST = {EU: 3, US: 6}
 async def applied(regions: Regions) -> list[Decision]:
     """Returns the maintainer's changes, oldest first."""
     decisions = await regions.fleet.decisions(limit=500)
-    return [
-        decision for decision in reversed(decisions) if decision.kind.value == "apply" and decision.actor.name == AGENT
-    ]
+    return [decision for decision in reversed(decisions) if decision.kind.value == "apply" and decision.actor == AGENT]
 
 
 async def test_the_maintainer_moves_failing_launches_to_another_region(tmp_path: Path) -> None:
@@ -58,7 +57,7 @@ async def test_the_maintainer_moves_failing_launches_to_another_region(tmp_path:
         await eventually(has_more)
         await eventually(is_held)  # prevents the rule from removing the replacement nodes
         change, *_ = await applied(regions)
-        assert change.pool == US
+        assert change.subject == US
         assert (await regions.at_work())[EU] == 0
         request = regions.model.requests[-1]
         assert (request["stream"], {tool["name"] for tool in request["tools"]}) == (True, set(TOOLS))
@@ -90,8 +89,8 @@ async def test_the_maintainer_moves_nodes_away_from_a_slow_region(tmp_path: Path
         await regions.let(MaintainerMode.AUTO)
         async with regions.throttled_instances(EU):
             changes = await eventually(lambda: applied(regions))
-            assert changes[0].pool == US
-            assert "launched" in changes[0].message
+            assert changes[0].subject == US
+            assert "launched" in render_summary(changes[0])
         entries = read(regions.run.directory / "maintainer" / "transcript.jsonl").entries
         wakes = {entry.wake: str(entry.body["signals"]) for entry in entries if entry.kind == "wake"}
         acting = next(entry.wake for entry in entries if entry.kind == "action")
@@ -113,7 +112,7 @@ async def test_a_hostile_model_stays_inside_the_envelope_and_can_be_stopped(tmp_
         changes = await applied(regions)
         for region, most in MOST.items():
             assert max(size[region] for size in sizes) <= most
-            assert sum(1 for change in changes if change.pool == region) <= 4, "four changes per hour are allowed"
+            assert sum(1 for change in changes if change.subject == region) <= 4, "four changes per hour are allowed"
         assert min(size[US] for size in sizes) >= 1
         path = regions.run.directory / "maintainer" / "transcript.jsonl"
         verdict_entries = [
@@ -169,4 +168,4 @@ async def test_decisions_of_people_over_the_api_take_effect_quickly(tmp_path: Pa
             for decision in reversed(await regions.fleet.decisions(limit=50))
             if decision.kind.value != "note"
         }
-        assert decisions["kill_switch"].actor.name == "admin"
+        assert decisions["kill_switch"].actor == "admin"

@@ -10,6 +10,7 @@ import pytest
 from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.instances import InstanceState
 from astraflow.contract.fleet.maintainer import MaintainerMode, TranscriptEntry
+from astraflow.contract.records import render_summary
 from maintainer.agent.transcript.replay import replay_transcript
 from maintainer.agent.transcript.transcript import read
 from maintainer.fleet.guard.inputs import GuardInputs
@@ -46,8 +47,8 @@ async def test_slow_nodes_of_a_region_are_replaced_in_another_region(tmp_path: P
                 return at_work[EU] < BEGINS_WITH[EU] and at_work[US] > BEGINS_WITH[US]
 
             await eventually(has_moved)
-        first = next(decision for decision in await applied(regions) if decision.pool == EU)
-        assert "drained" in first.message
+        first = next(decision for decision in await applied(regions) if decision.subject == EU)
+        assert "drained" in render_summary(first)
         ended_ids = {
             instance.id
             for instance in await regions.fleet.instances(with_gone=True)
@@ -113,7 +114,7 @@ async def test_a_hostile_model_retires_working_nodes_only_inside_the_envelope(tm
             await eventually(lambda: applied(regions))
             await asyncio.sleep(CULLED_S)  # its next action comes within this time
         changes = await applied(regions)
-        assert all(sum(1 for change in changes if change.pool == region) <= 4 for region in (EU, US)), (
+        assert all(sum(1 for change in changes if change.subject == region) <= 4 for region in (EU, US)), (
             "four changes per hour are allowed"
         )
         watch.assert_inside()
@@ -175,9 +176,7 @@ def transcript_of(regions: Regions) -> Path:
 async def applied(regions: Regions) -> list[Decision]:
     """Returns the maintainer's changes, oldest first."""
     decisions = await regions.fleet.decisions(limit=500)
-    return [
-        decision for decision in reversed(decisions) if decision.kind.value == "apply" and decision.actor.name == AGENT
-    ]
+    return [decision for decision in reversed(decisions) if decision.kind.value == "apply" and decision.actor == AGENT]
 
 
 def _why(regions: Regions, change: Decision) -> str:
@@ -187,7 +186,7 @@ def _why(regions: Regions, change: Decision) -> str:
         entry.wake for entry in entries if entry.kind == "action" and entry.body.get("decision") == change.ordinal
     )
     wake: Any = next(entry.body for entry in entries if entry.kind == "wake" and entry.wake == acting)
-    kinds = {signal["signal"] for signal in wake["signals"] if signal["pool"] == change.pool}
+    kinds = {signal["signal"] for signal in wake["signals"] if signal["pool"] == change.subject}
     return "straggler" if "straggler" in kinds else ", ".join(sorted(kinds))
 
 

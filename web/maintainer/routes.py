@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet.maintainer import MaintainerMode, TranscriptPage
 from astraflow.contract.fleet.plans import PlanId
+from astraflow.contract.records import render_summary
 from web.components.downloads import FileFormat, sheet_response
 from web.database.tables import MAX_ID
 from web.live.followed_run import FollowedFleet
@@ -196,7 +197,7 @@ async def reject(commands: CommandsDep, plan: PlanName, key: Key = "", reason: R
                 "cannot reject a proposal: the reason is missing; enter one", code="maintainer.reason_missing"
             )
         done = await maintainer_commands.reject(commands, PlanId.unchecked(plan), key=key, reason=reason.strip())
-        return f"Rejected: {done.message}"
+        return f"Rejected: {render_summary(done)}"
 
     return await _message_response(command(), if_failed="The proposal was not rejected")
 
@@ -216,7 +217,7 @@ async def set_mode(
             )
         why = reason.strip() or "set on the page"
         done = await maintainer_commands.set_mode(commands, MaintainerMode(mode), key=key, reason=why)
-        return done.message[:1].upper() + done.message[1:]
+        return render_summary(done)[:1].upper() + render_summary(done)[1:]
 
     return await _message_response(command(), if_failed="The mode was not changed")
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from astraflow.contract.fleet.decisions import Decision, DecisionKind
+from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.maintainer import (
     Budget,
     Maintainer,
@@ -16,6 +16,8 @@ from astraflow.contract.fleet.maintainer import (
     ProposalState,
 )
 from astraflow.contract.fleet.pools import FleetStatus, KillScope
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import render_summary
 from web.components import formats
 from web.components.formats import usd
 from web.decisions.views import KINDS
@@ -74,11 +76,11 @@ _PROPOSALS: Mapping[ProposalState, tuple[str, str]] = {
     ProposalState.SUPERSEDED: ("superseded", "off"),
 }
 NOTE_KINDS = (
-    DecisionKind.NOTE,
-    DecisionKind.ESCALATE,
-    DecisionKind.PROPOSE,
-    DecisionKind.REJECT,
-    DecisionKind.MAINTAINER_MODE,
+    RecordKind.NOTE,
+    RecordKind.ESCALATE,
+    RecordKind.PROPOSE,
+    RecordKind.REJECT,
+    RecordKind.MAINTAINER_MODE,
 )
 SHOWN_NOTES = 8
 NEAR_LIMIT_SHARE = 0.8
@@ -222,7 +224,7 @@ def note_rows(decisions: Sequence[Decision]) -> tuple[NoteRow, ...]:
 
 
 def _note_key(note: Decision) -> tuple[str, str, str, str]:
-    return note.kind.value, note.pool, note.actor.name, note.message
+    return note.kind.value, note.subject, note.actor, render_summary(note)
 
 
 def _note_row(note: Decision, *, times: int) -> NoteRow:
@@ -232,9 +234,9 @@ def _note_row(note: Decision, *, times: int) -> NoteRow:
         at=note.at,
         kind=kind,
         tone=tone,
-        pool=note.pool,
-        actor=note.actor.name,
-        message=note.message,
+        pool=note.subject,
+        actor=note.actor,
+        message=render_summary(note),
         reason=note.reason,
         times=times,
     )

@@ -8,6 +8,7 @@ from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.records import render_summary
 from web.pools.views import fleet_view
 from web.requests.commands import form_key
 from web.requests.dependencies import AdminsDep, CommandsDep, FleetDep, PagesDep, ViewerDep
@@ -55,4 +56,6 @@ async def switch(
         done = await commands.set_kill_switch(KillScope(scope), key=key, reason=reason.strip() or HOLD_BUTTON_REASON)
     except AstraFlowError as problem:
         return redirect_with_flash(Flash.failure("The kill switch was not changed", problem), page="/kill")
-    return redirect_with_flash(Flash(text=done.message, tone="good" if scope == "none" else "bad"), page="/pools")
+    return redirect_with_flash(
+        Flash(text=render_summary(done), tone="good" if scope == "none" else "bad"), page="/pools"
+    )

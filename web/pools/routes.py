@@ -12,6 +12,7 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet.plans import Plan, PlanId, PlanRequest, Role
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.ids import PoolId
+from astraflow.contract.records import render_summary
 from web.components.downloads import FileFormat, sheet_response
 from web.pools.plans import plan_view
 from web.pools.pool_form import MOST_TEXT, number_from, spec_from
@@ -168,7 +169,7 @@ async def inject_fault(
         done = await commands.inject_fault(
             PoolId(pool), share=percent / 100, key=key, reason=reason.strip() or "fault injection test"
         )
-        return f"Pool {pool}, {done.decision.message}; the rule's recommendation follows within 30 seconds"
+        return f"Pool {pool}, {render_summary(done.decision)}; the rule's recommendation follows within 30 seconds"
 
     return await _message_response(command(), if_failed="No fault was injected", back="/" if back else _path(pool))
 
@@ -186,7 +187,7 @@ async def set_override(
 
     async def command() -> str:
         why = reason.strip() or ("override set on the page" if minutes else "override ended on the page")
-        return (await commands.set_pool_override(PoolId(pool), minutes=minutes, key=key, reason=why)).message
+        return render_summary(await commands.set_pool_override(PoolId(pool), minutes=minutes, key=key, reason=why))
 
     undo = Undo.RELEASE if minutes else None
     return await _message_response(

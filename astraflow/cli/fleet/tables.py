@@ -16,6 +16,7 @@ from astraflow.contract.fleet.instances import Instance, InstanceState
 from astraflow.contract.fleet.plans import AppliedPlan, Plan, Verdict
 from astraflow.contract.fleet.pools import FleetStatus, KillScope, Pool
 from astraflow.contract.fleet.preflight import PreflightCheck, PreflightResult, ProviderFacts
+from astraflow.contract.records import render_summary
 
 T = TypeVar("T")
 
@@ -86,7 +87,7 @@ def applied_line(applied: AppliedPlan) -> RenderableType:
 
 def decision_line(decision: Decision) -> RenderableType:
     """Returns the message of a decision."""
-    return Text(f"{decision.message} (decision {decision.ordinal})")
+    return Text(f"{render_summary(decision)} (decision {decision.ordinal})")
 
 
 def instance_table(instances: Sequence[Instance]) -> RenderableType:
@@ -113,9 +114,9 @@ def decision_table(decisions: Sequence[Decision]) -> RenderableType:
             str(decision.ordinal),
             _time_text(decision.at),
             decision.kind.value,
-            decision.pool,
-            decision.actor.name,
-            decision.message,
+            decision.subject,
+            decision.actor,
+            render_summary(decision),
             decision.reason,
         )
         table.add_row(*(Text(text) for text in cells))

@@ -12,6 +12,7 @@ import typer
 from astraflow.cli.option_groups import with_groups
 from astraflow.cli.options import Advertise, Authority, Directory, TlsCertificate, TlsKey, TokenFile, read_token
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.records import render_summary
 
 if TYPE_CHECKING:
     from astraflow.cli.run_endpoints import PlaneEndpoints
@@ -206,7 +207,7 @@ def mode(
         decision = await plane.set_maintainer_mode(
             MaintainerMode(mode), actor=actor, key=f"cli:{secrets.token_hex(8)}", reason=reason
         )
-        typer.echo(decision.message)
+        typer.echo(render_summary(decision))
 
     service.call(request)
 

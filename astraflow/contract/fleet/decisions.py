@@ -1,10 +1,10 @@
 """Decisions: entries of the audit log of the fleet service."""
 
 from dataclasses import dataclass
-from enum import Enum
 
 from astraflow.contract.fleet.instances import LaunchId
-from astraflow.contract.fleet.plans import Actor, Finding
+from astraflow.contract.fleet.plans import Finding, Role
+from astraflow.contract.records import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,54 +25,14 @@ class AppliedChange:
     """True if a person approved the plan."""
 
 
-class DecisionKind(Enum):
-    """Kinds of entries of the audit log."""
-
-    APPLY = "apply"
-    """A plan was applied."""
-    REFUSE = "refuse"
-    """The guard refused to apply a plan."""
-    PROPOSE = "propose"
-    """An agent proposed a plan to people."""
-    REJECT = "reject"
-    """A person rejected a proposal."""
-    SPEC = "spec"
-    """A pool was created, or its configuration changed."""
-    OVERRIDE = "override"
-    """A manual override began or ended."""
-    KILL_SWITCH = "kill_switch"
-    """The scope of the kill switch changed."""
-    MAINTAINER_MODE = "maintainer_mode"
-    """A person set the mode of the maintainer."""
-    LAUNCH_FAILED = "launch_failed"
-    """A launch ended before its node was ready."""
-    ORPHAN = "orphan"
-    """An instance without a live launch was adopted or terminated."""
-    FAULT = "fault"
-    """A person injected a fault."""
-    ALARM = "alarm"
-    """A condition of which people should know began."""
-    ALARM_OVER = "alarm_over"
-    """Such a condition ended."""
-    ESCALATE = "escalate"
-    """An agent notified people."""
-    NOTE = "note"
-    """A person or an agent left a note."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """One entry of the audit log."""
+class Decision(Record):
+    """One entry of the audit log. Its subject is a pool; empty for entries that concern no single pool."""
 
     ordinal: int
     at: float
-    kind: DecisionKind
-    pool: str
-    """Empty for entries that concern no single pool."""
-    actor: Actor
-    reason: str
-    message: str
-    """Performed change, as a sentence."""
+    role: Role
+    """Role of the actor."""
     key: str = ""
     """Idempotency key of the caller; empty when it gave none."""
     findings: tuple[Finding, ...] = ()

@@ -954,47 +954,53 @@ class FleetDecision(_message.Message):
     ORDINAL_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
-    POOL_FIELD_NUMBER: _builtins.int
-    ACTOR_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    MESSAGE_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     FINDINGS_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    SEVERITY_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     at: _builtins.float
     kind: _builtins.str
-    pool: _builtins.str
     reason: _builtins.str
-    message: _builtins.str
     key: _builtins.str
+    subject: _builtins.str
+    """A pool; empty for entries that concern no single pool."""
+    actor: _builtins.str
+    role: _builtins.str
+    cause: _builtins.str
+    severity: _builtins.str
+    values: _builtins.str
+    """A JSON object of numbers and texts."""
     @_builtins.property
-    def actor(self) -> Global___FleetActor: ...
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetFinding]: ...
     @_builtins.property
-    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetFinding]:
-        """The guard's findings on a plan that was applied or refused."""
-
-    @_builtins.property
-    def change(self) -> Global___AppliedChange:
-        """Absent for kinds other than an applied plan."""
-
+    def change(self) -> Global___AppliedChange: ...
     def __init__(
         self,
         *,
         ordinal: _builtins.int = ...,
         at: _builtins.float = ...,
         kind: _builtins.str = ...,
-        pool: _builtins.str = ...,
-        actor: Global___FleetActor | None = ...,
         reason: _builtins.str = ...,
-        message: _builtins.str = ...,
         key: _builtins.str = ...,
         findings: _abc.Iterable[Global___FleetFinding] | None = ...,
         change: Global___AppliedChange | None = ...,
+        subject: _builtins.str = ...,
+        actor: _builtins.str = ...,
+        role: _builtins.str = ...,
+        cause: _builtins.str = ...,
+        severity: _builtins.str = ...,
+        values: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_change", b"_change", "actor", b"actor", "change", b"change"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_change", b"_change", "change", b"change"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_change", b"_change", "actor", b"actor", "at", b"at", "change", b"change", "findings", b"findings", "key", b"key", "kind", b"kind", "message", b"message", "ordinal", b"ordinal", "pool", b"pool", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_change", b"_change", "actor", b"actor", "at", b"at", "cause", b"cause", "change", b"change", "findings", b"findings", "key", b"key", "kind", b"kind", "ordinal", b"ordinal", "reason", b"reason", "role", b"role", "severity", b"severity", "subject", b"subject", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__change: _TypeAlias = _typing.Literal["change"]  # noqa: Y015
     _WhichOneofArgType__change: _TypeAlias = _typing.Literal["_change", b"_change"]  # noqa: Y015

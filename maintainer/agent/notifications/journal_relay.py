@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet.decisions import Decision, DecisionKind
+from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import render_summary
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.agent.notifications.notice_queue import Notice
@@ -25,8 +27,8 @@ REPEAT_WINDOW_S = 3600.0
 """An agent's repeated escalation within this time is not sent again; the journal has every one."""
 MAX_REMEMBERED = 100
 ALARM_TITLES = {
-    DecisionKind.ALARM: "the fleet service has a problem",
-    DecisionKind.ALARM_OVER: "a problem of the fleet service is resolved",
+    RecordKind.ALARM: "the fleet service has a problem",
+    RecordKind.ALARM_OVER: "a problem of the fleet service is resolved",
 }
 """Titles of notices by journal kind."""
 _FIGURE = re.compile(r"\d+(?:\.\d+)?")
@@ -66,7 +68,7 @@ class JournalRelay:
         if newest == queue.cursor:
             return
         since = self._clock.wall() - MAX_AGE_S
-        for_people = [entry for entry in unread if entry.kind in (DecisionKind.ESCALATE, *ALARM_TITLES)]
+        for_people = [entry for entry in unread if entry.kind in (RecordKind.ESCALATE, *ALARM_TITLES)]
         if queue.cursor is not None:
             queue.dropped += sum(entry.at < since for entry in for_people)
         notices = [notice(entry) for entry in for_people if entry.at >= since and not self._is_repeat(entry)]
@@ -87,10 +89,10 @@ class JournalRelay:
 
     def _is_repeat(self, entry: Decision) -> bool:
         """True if its author escalated the same text recently; differing figures do not make it a new one."""
-        if entry.kind is not DecisionKind.ESCALATE:
+        if entry.kind is not RecordKind.ESCALATE:
             return False
         sent_at = self._notifier.queue.last_sent_at
-        key = f"{entry.actor.name}: {_FIGURE.sub('#', entry.message)}"
+        key = f"{entry.actor}: {_FIGURE.sub('#', entry.reason)}"
         if entry.at - sent_at.get(key, float("-inf")) < REPEAT_WINDOW_S:
             return True
         sent_at.pop(key, None)  # moves the key to the end: the dict is ordered by time
@@ -102,16 +104,15 @@ class JournalRelay:
 
 def notice(entry: Decision) -> Notice:
     """Notice for a journal entry."""
-    severity = entry.message.partition(":")[0]
-    title = ALARM_TITLES.get(entry.kind, f"{entry.actor.name} escalates")
-    facts: dict[str, str | float] = {"decision": entry.ordinal, "by": entry.actor.name}
+    title = ALARM_TITLES.get(entry.kind, f"{entry.actor} escalates")
+    facts: dict[str, str | float] = {"decision": entry.ordinal, "by": entry.actor}
     return Notice(
-        kind="escalation" if entry.kind is DecisionKind.ESCALATE else "alarm",
-        severity=severity,
+        kind="escalation" if entry.kind is RecordKind.ESCALATE else "alarm",
+        severity=entry.severity.value,
         title=title,
-        text=entry.message,
+        text=render_summary(entry),
         at=entry.at,
-        facts=facts | ({"pool": entry.pool} if entry.pool else {}),
+        facts=facts | ({"pool": entry.subject} if entry.subject else {}),
         id=f"decision-{entry.ordinal}",
     )
 

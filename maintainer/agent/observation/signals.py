@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
 
-from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.contract.fleet.instances import Instance, InstanceState
 from astraflow.contract.fleet.pools import Pool
 from astraflow.contract.fleet.recommendations import LimitInEffect, PoolRecommendation, Reason
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.report import NodeReport, NodeState
 from maintainer.agent.config import WatchConfig
 from maintainer.agent.observation.snapshot import Snapshot
@@ -227,7 +227,7 @@ def launch_failures(snapshot: Snapshot, pool: PoolId, *, within_s: float) -> int
     return sum(
         1
         for entry in snapshot.decisions
-        if entry.kind is DecisionKind.LAUNCH_FAILED and entry.pool == pool and snapshot.at - entry.at <= within_s
+        if entry.kind is RecordKind.LAUNCH_FAILED and entry.subject == pool and snapshot.at - entry.at <= within_s
     )
 
 

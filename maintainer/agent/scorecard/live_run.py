@@ -10,11 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from astraflow.contract.fleet.decisions import Decision, DecisionKind
+from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.maintainer import LiveScore
 from astraflow.contract.fleet.plans import Actor
 from astraflow.contract.fleet.pools import Pool
 from astraflow.contract.fleet.recommendations import WhatIfAnswer, WhatIfQuestion
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.values import Json
 
 WAIT_WEIGHT = 32.0
@@ -39,7 +40,9 @@ def applied_changes(actor: Actor, decisions: Sequence[Decision], *, at: float) -
     return [
         decision
         for decision in decisions
-        if decision.kind is DecisionKind.APPLY and decision.actor == actor and at - decision.at <= MAX_AGE_S
+        if decision.kind is RecordKind.APPLY
+        and (decision.actor, decision.role) == (actor.name, actor.role)
+        and at - decision.at <= MAX_AGE_S
     ]
 
 

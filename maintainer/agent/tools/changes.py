@@ -156,7 +156,7 @@ class Changes:
             decision = await self._send_until_answered(
                 "escalate", lambda: escalate(arguments.severity, actor=self._actor, key=key, reason=text)
             )
-        return await self._done_output("escalate", decision, pool="", message=f"{arguments.severity}: {text}")
+        return await self._done_output("escalate", decision, pool="", message=f"{arguments.severity.value}: {text}")
 
     async def _apply_and_record(self, plan: Plan, key: str, mode: MaintainerMode) -> AppliedOutcome:
         """Applies, proposes or records a plan as the mode allows; records the result."""

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from astraflow.contract.record_kinds import Severity
 from maintainer.agent.tools.base import ToolModel
 
 MAX_REASON = 500
@@ -12,7 +13,6 @@ Format = Literal["concise", "detailed"]
 NodeFilter = Literal["all", "ready", "starting", "leaving", "lost", "straggler", "spot", "failed"]
 NodeSort = Literal["speed", "age", "price", "silence"]
 EventKind = Literal["all", "changes", "refusals", "launch_failures", "orphans", "overrides", "escalations", "nodes"]
-Severity = Literal["info", "warning", "critical"]
 
 
 class ReportInput(ToolModel):
@@ -93,7 +93,7 @@ class OverrideInput(ToolModel):
 class EscalateInput(ToolModel):
     """Input of `fleet_escalate`."""
 
-    severity: Severity
+    severity: Severity = Field(strict=False)
     """critical: a person must look at it immediately."""
     text: str = Field(min_length=1, max_length=MAX_REASON)
     """Text for people: the problem, and the action that a person must take."""

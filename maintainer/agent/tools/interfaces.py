@@ -7,6 +7,7 @@ from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.maintainer import Proposal
 from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import Severity
 from maintainer.agent.transcript.transcript import Kind
 
 Record = Callable[[Kind, Mapping[str, Any]], Awaitable[object]]
@@ -32,7 +33,7 @@ class FleetChanger(Protocol):
     async def set_override(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
         """Sets a manual override: no node of the pool is removed for `minutes`."""
 
-    async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
+    async def escalate(self, severity: Severity, *, actor: Actor, key: str, reason: str) -> Decision:
         """Writes an escalation for people."""
 
 

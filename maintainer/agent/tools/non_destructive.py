@@ -4,6 +4,7 @@ from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.maintainer import Proposal
 from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import Severity
 from maintainer.agent.tools.interfaces import FleetClient
 from maintainer.agent.tools.results import ToolRefused
 
@@ -35,7 +36,7 @@ class NonDestructiveFleet:
         """Sets a manual override."""
         return await self._fleet.set_override(pool, minutes=minutes, actor=actor, key=key, reason=reason)
 
-    async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
+    async def escalate(self, severity: Severity, *, actor: Actor, key: str, reason: str) -> Decision:
         """Writes an escalation for people."""
         return await self._fleet.escalate(severity, actor=actor, key=key, reason=reason)
 

@@ -1,17 +1,16 @@
 """Outputs of the tools: numbers, booleans, enum values and tokens. No text of nodes, providers or people."""
 
 from enum import Enum
-from typing import Literal
 
 from pydantic import Field
 
-from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.contract.fleet.instances import Cause, InstanceState
 from astraflow.contract.fleet.maintainer import MaintainerMode, ProposalState
 from astraflow.contract.fleet.plans import GuardRule, Role, Verdict
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import LimitInEffect, Mode, Reason
 from astraflow.contract.node_metrics import NODE_GAUGES
+from astraflow.contract.record_kinds import RecordKind, Severity
 from astraflow.contract.reports.report import NodeState
 from maintainer.agent.observation.signals import SignalKind
 from maintainer.agent.tools.base import ToolModel
@@ -231,20 +230,30 @@ class NodesOutput(ToolModel):
     """Nodes that match the filter, regardless of the limit. Count."""
 
 
-class EventView(ToolModel):
+class RecordView(ToolModel):
+    """What happened, or was decided."""
+
+    age_s: float
+    """Time since then, seconds."""
+    kind: RecordKind
+    pool: str | None
+    """Token of the pool; null for a record of no single pool."""
+    severity: Severity
+    cause: str | None
+    """Word for the cause; null where the kind itself says it."""
+    numbers: dict[str, float]
+    """Figures of the record."""
+    text: Text | None
+    """Texts of people, providers and nodes; null for none."""
+
+
+class EventView(RecordView):
     """One entry of the journal, or one event of the run."""
 
     decision: int | None
     """Number of the journal entry, for fleet_explain; null for an event of the run."""
-    age_s: float
-    """Time since the event, seconds."""
-    kind: DecisionKind | Literal["node"]
-    """Kind of the journal entry; node for an event of the run."""
-    pool: str | None
-    """Token of the pool; null for an event of no single pool."""
     by: Role | None
     """Role of the actor; null for an event of the run."""
-    text: Text
 
 
 class EventsOutput(ToolModel):
@@ -255,14 +264,10 @@ class EventsOutput(ToolModel):
     """Events that match, regardless of the limit. Count."""
 
 
-class ExplainOutput(ToolModel):
+class ExplainOutput(RecordView):
     """Output of `fleet_explain`. Size fields are null for entries other than an applied plan."""
 
     decision: int
-    age_s: float
-    """Time since the decision, seconds."""
-    kind: DecisionKind
-    pool: str | None
     by: Role
     """Role of the actor."""
     nodes_before: int | None
@@ -277,8 +282,8 @@ class ExplainOutput(ToolModel):
     """Duration of the manual override that the change set, seconds; 0 for none."""
     was_approved: bool
     """True if a person approved the plan."""
-    message: Text
-    reason: Text
+    rules: list[GuardRule]
+    """Rules of the guard that applied to the plan; empty for entries other than plans."""
     pool_now: PoolView | None
     """Current state of the pool; null if it does not exist."""
 

@@ -5,12 +5,12 @@ It shares no code with `maintainer.fleet.guard.guard`, so it finds errors there.
 
 from dataclasses import dataclass
 
-from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.contract.fleet.instances import Instance, InstanceState
 from astraflow.contract.fleet.maintainer import MaintainerMode
 from astraflow.contract.fleet.plans import AppliedPlan, Plan, Role
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import Mode
+from astraflow.contract.record_kinds import RecordKind
 from maintainer.fleet.ledger.records import PoolRecord
 from maintainer.fleet.state.fleet import Fleet
 
@@ -21,10 +21,10 @@ STALE_REPORT_S = 90.0
 OUTSIDE_ENVELOPE = "outside the envelope without approval"
 TOO_MANY_CHANGES = "too many changes in an hour"
 _FORBIDDEN_KINDS = {
-    DecisionKind.SPEC,
-    DecisionKind.KILL_SWITCH,
-    DecisionKind.MAINTAINER_MODE,
-    DecisionKind.REJECT,
+    RecordKind.SPEC,
+    RecordKind.KILL_SWITCH,
+    RecordKind.MAINTAINER_MODE,
+    RecordKind.REJECT,
 }
 """Kinds of decisions that an agent must not make."""
 _LIVE_STATES = {"intended", "pending", "running", "ready", "suspect"}
@@ -85,7 +85,7 @@ class Auditor:
             for violation in self._violations(plan, applied, before)
         ]
 
-    def check_journal(self, journal: tuple[tuple[DecisionKind, Role], ...]) -> None:
+    def check_journal(self, journal: tuple[tuple[RecordKind, Role], ...]) -> None:
         """Checks kind and role of every entry: an agent must not change specs, the kill switch or the maintainer's
         mode."""
         self.violations += [

@@ -13,6 +13,7 @@ from astraflow.contract.fleet.maintainer import (
 from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest
 from astraflow.contract.fleet.pools import FleetStatus
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import Severity
 from maintainer.evals.simulation.auditor import Auditor
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.changes.proposals import Proposals
@@ -113,7 +114,7 @@ class InProcessFleet:
         self._check()
         return await self._fleet_manager.set_override(pool, minutes=minutes, actor=actor, key=key, reason=reason)
 
-    async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
+    async def escalate(self, severity: Severity, *, actor: Actor, key: str, reason: str) -> Decision:
         """Writes an escalation."""
         self._check()
         return await self._fleet_manager.escalate(severity, actor=actor, key=key, reason=reason)

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted, PlanRefused
-from astraflow.contract.fleet.decisions import Decision, DecisionKind
+from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.maintainer import MaintainerMode, Proposal
 from astraflow.contract.fleet.plans import Actor, AppliedPlan, Finding, Plan, PlanId, Role, Verdict
 from astraflow.contract.fleet.pools import KillScope, Pool, PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import RecordKind, Severity
+from astraflow.contract.values import Values
 from maintainer.fleet.changes.plan_application import PlanApplier, applied
 from maintainer.fleet.changes.plans import Plans
 from maintainer.fleet.guard.approval import ApplyAttempt, may_approve
@@ -33,7 +35,6 @@ from maintainer.fleet.state.idempotency import (
 )
 
 MAX_OVERRIDE_MINUTES = MAX_OVERRIDE_S / 60
-SEVERITIES = ("info", "warning", "critical")
 
 
 class FleetManager:
@@ -100,23 +101,16 @@ class FleetManager:
                 pool, version=pool.version + 1, override_until_at=until, override_reason=reason if minutes else ""
             )
 
-        what = (
-            f"manual override of pool {pool_id} for {minutes:g} minutes: no node is retired"
-            if minutes
-            else f"manual override of pool {pool_id} ended"
-        )
+        values: Values = {"minutes": minutes} if minutes else {"state": "ended"}
         return await self.record_decision(
-            DecisionKind.OVERRIDE, what, actor, key, reason, pool=pool_id, of_pool=changes
+            RecordKind.OVERRIDE, values, actor, key, reason, pool=pool_id, of_pool=changes
         )
 
-    async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
-        """Notifies people. Raises: InvalidInput for an unknown severity."""
-        if severity not in SEVERITIES:
-            raise InvalidInput(
-                f"cannot escalate: unknown severity {severity[:40]!r}; use {', '.join(SEVERITIES)}",
-                code="fleet.unknown_severity",
-            )
-        return await self.record_decision(DecisionKind.ESCALATE, f"{severity}: {reason}", actor, key, reason)
+    async def escalate(self, severity: Severity, *, actor: Actor, key: str, reason: str) -> Decision:
+        """Notifies people."""
+        return await self.record_decision(
+            RecordKind.ESCALATE, {}, actor, key, reason, severity=severity, subject=f"{severity.value}: {reason}"
+        )
 
     async def kill_switch(self, scope: KillScope, *, actor: Actor, key: str, reason: str) -> Decision:
         """Sets the kill switch. Every actor may extend its scope, only an admin may reduce it. Raises: NotPermitted."""
@@ -126,14 +120,9 @@ class FleetManager:
             if order.index(scope) < order.index(ledger.switch.scope):
                 require_role(actor, Role.ADMIN, "reduce the scope of the kill switch")
 
-        what = {
-            KillScope.NONE: "the kill switch is off",
-            KillScope.AGENTS: "the kill switch is on for agents",
-            KillScope.ALL: "the kill switch is on for all changes",
-        }[scope]
         switch = KillSwitch(scope=scope, reason=reason if scope is not KillScope.NONE else "")
         return await self.record_decision(
-            DecisionKind.KILL_SWITCH, what, actor, key, reason, switch=switch, check=check
+            RecordKind.KILL_SWITCH, {}, actor, key, reason, cause=scope.value, switch=switch, check=check
         )
 
     def _check_agent_override(self, pool: PoolRecord, until: float | None) -> None:
@@ -203,11 +192,13 @@ class FleetManager:
                 if stored_pool is None
                 else replace(stored_pool, spec=spec, version=version + 1, target=target)
             )
-            action = "created" if stored_pool is None else "changed"
-            message = f"pool {spec.id} {action}: {spec.min_nodes} to {spec.max_nodes} nodes, mode {spec.mode.value}"
-            decision = self._fleet.decision(
-                DecisionKind.SPEC, pool=spec.id, actor=actor, reason=reason, message=message, key=key
-            )
+            values: Values = {
+                "change": "created" if stored_pool is None else "changed",
+                "min_nodes": spec.min_nodes,
+                "max_nodes": spec.max_nodes,
+                "mode": spec.mode.value,
+            }
+            decision = self._fleet.decision(RecordKind.SPEC, values, pool=spec.id, actor=actor, reason=reason, key=key)
             return Changes(
                 pools=(pool,), decisions=(decision,), reply=self._replies.make_reply(key, request_hash, {})
             ), None
@@ -217,11 +208,11 @@ class FleetManager:
     def _refusal(self, plan: Plan, objection: str, applier: Actor, findings: tuple[Finding, ...], key: str) -> Changes:
         request = plan.request
         decision = self._fleet.decision(
-            DecisionKind.REFUSE,
+            RecordKind.REFUSE,
+            {"text": objection},
             pool=request.pool,
             actor=applier,
             reason=request.reason,
-            message=objection,
             key=key,
             findings=findings,
         )
@@ -229,12 +220,14 @@ class FleetManager:
 
     async def record_decision(
         self,
-        kind: DecisionKind,
-        message: str,
+        kind: RecordKind,
+        values: Values,
         actor: Actor,
         key: str,
         reason: str,
         *,
+        cause: str = "",
+        severity: Severity | None = None,
         pool: PoolId | None = None,
         of_pool: Callable[[PoolRecord], PoolRecord] | None = None,
         switch: KillSwitch | None = None,
@@ -252,11 +245,13 @@ class FleetManager:
         require_pool_access(actor, pool or "")
         # A note's pool is not part of the request: a repetition may no longer know it.
         changed_pool = (pool or "") if of_pool is not None else ""
-        request_hash = hash_request(kind.value, message, actor.name, changed_pool, subject)
+        request_hash = hash_request(kind.value, cause, dict(values), actor.name, changed_pool, subject)
 
         def decide(ledger: Ledger) -> tuple[Changes, Decision]:
             check(ledger)
-            decision = self._fleet.decision(kind, pool=pool or "", actor=actor, reason=reason, message=message, key=key)
+            decision = self._fleet.decision(
+                kind, values, pool=pool or "", actor=actor, reason=reason, cause=cause, severity=severity, key=key
+            )
             pools = (of_pool(self._fleet.pool(pool)),) if of_pool is not None and pool is not None else ()
             reply = self._replies.make_reply(key, request_hash, decision_reply(decision))
             changes = Changes(
@@ -272,7 +267,7 @@ class FleetManager:
         async with self._replies.lock:
             earlier_reply = await self._replies.find(key, request_hash)
             if earlier_reply is not None:
-                return stored_decision(earlier_reply, actor)
+                return stored_decision(earlier_reply)
             return await self._fleet.ledger.change(decide)
 
 

@@ -6,11 +6,11 @@ Without a current recommendation, pools neither grow nor shrink; only lost nodes
 import math
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.contract.fleet.plans import Plan, PlanRequest, Verdict
 from astraflow.contract.fleet.pools import KillScope, PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.guard.guard import AUTOMATIC_MODES
@@ -108,11 +108,11 @@ class Follower:
 
         def decide(_: Ledger) -> tuple[Changes, None]:
             decision = fleet.decision(
-                DecisionKind.REFUSE,
+                RecordKind.REFUSE,
+                {"text": message},
                 pool=pool,
                 actor=FLEET_ACTOR,
                 reason=plan.request.reason,
-                message=message,
                 findings=plan.findings,
             )
             return Changes(decisions=(decision,)), None

@@ -3,11 +3,14 @@
 from dataclasses import asdict, replace
 from typing import Any
 
-from astraflow.contract.fleet.decisions import AppliedChange, DecisionKind
+from astraflow.contract.fleet.decisions import AppliedChange
 from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
 from astraflow.contract.fleet.maintainer import Proposal, ProposalState
 from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest, Verdict
 from astraflow.contract.fleet.pools import PoolSpec
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import render_summary
+from astraflow.contract.values import Value, Values
 from maintainer.fleet.changes.plans import PlanAssessment, Plans
 from maintainer.fleet.guard.guard import verdict
 from maintainer.fleet.ledger.ledger import Changes
@@ -50,13 +53,12 @@ class PlanApplier:
         needs_approval = proposal is not None or verdict(assessment.findings) is Verdict.NEEDS_APPROVAL
         overridden = self._with_override(pool, plan, assessment)
         plan_approver = approver if needs_approval else None
-        message = _sentence(plan, assessment, plan_approver, applier)
         decision = self._fleet.decision(
-            DecisionKind.APPLY,
+            RecordKind.APPLY,
+            _values(plan, assessment, plan_approver, applier),
             pool=pool.spec.id,
             actor=plan.request.actor,
             reason=plan.request.reason,
-            message=message,
             key=key,
             findings=assessment.findings,
             change=AppliedChange(
@@ -73,7 +75,7 @@ class PlanApplier:
             decision=decision.ordinal,
             launched=tuple(record.id for record in launched),
             retired=tuple(record.id for record in retired),
-            message=message,
+            message=render_summary(decision),
             guard_json=assessment.evidence.to_json(),
             override_until_at=overridden.override_until_at if assessment.override_s else None,
         )
@@ -134,21 +136,20 @@ class PlanApplier:
         return replace(self._fleet.ledger.records[victim.id], instance=instance, tries=0, next_try_at=0.0)
 
 
-def _sentence(plan: Plan, assessment: PlanAssessment, approver: Actor | None, applier: Actor) -> str:
-    size_change = assessment.size_change
-    parts = [f"from {size_change.nodes} to {size_change.target} {'node' if size_change.target == 1 else 'nodes'}"]
-    parts += [f"{size_change.launches} launched"] if size_change.launches else []
-    parts += (
-        [f"{len(size_change.victims)} {'terminated' if plan.request.is_kill else 'drained'}"]
-        if size_change.victims
-        else []
-    )
-    parts += [f"manual override for {assessment.override_s / 60:.0f} minutes"] if assessment.override_s else []
+def _values(plan: Plan, assessment: PlanAssessment, approver: Actor | None, applier: Actor) -> Values:
+    size_change, retired = assessment.size_change, len(assessment.size_change.victims)
+    values: dict[str, Value] = {
+        "before": size_change.nodes,
+        "after": size_change.target,
+        "launched": size_change.launches,
+        "terminated" if plan.request.is_kill else "drained": retired,
+        "override_minutes": round(assessment.override_s / 60),
+    }
     if approver is not None:
-        parts.append(f"approved by {approver.name}")
+        values["approver"] = approver.name
     elif applier != plan.request.actor:
-        parts.append(f"applied by {applier.name}")
-    return ", ".join(parts)
+        values["applier"] = applier.name
+    return {name: value for name, value in values.items() if value or name in ("before", "after")}
 
 
 def applied(answer: dict[str, Any]) -> AppliedPlan:

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
-from astraflow.contract.fleet.decisions import Decision, DecisionKind
+from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.maintainer import Proposal, ProposalState
 from astraflow.contract.fleet.plans import Actor, Plan, PlanId, Verdict
+from astraflow.contract.record_kinds import RecordKind
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.guard.guard import HUMAN_ROLES
 from maintainer.fleet.state.fleet import Fleet
@@ -72,8 +73,8 @@ class Proposals:
             return (self._decided(current, ProposalState.REJECTED, by=actor.name, reason=reason),)
 
         decision = await self._manager.record_decision(
-            DecisionKind.REJECT,
-            f"plan {plan_id} is rejected",
+            RecordKind.REJECT,
+            {"plan": plan_id},
             actor,
             key,
             reason,
@@ -146,9 +147,9 @@ class Proposals:
                     settled.append(current)
             return (*settled, proposal)
 
-        message = f"proposal of {plan.target} nodes, currently {plan.nodes}"
+        values = {"target": plan.target, "nodes": plan.nodes}
         await self._manager.record_decision(
-            DecisionKind.PROPOSE, message, actor, key, reason, pool=pool, proposals=changed_proposals, subject=plan.id
+            RecordKind.PROPOSE, values, actor, key, reason, pool=pool, proposals=changed_proposals, subject=plan.id
         )
 
     def _decided(self, proposal: Proposal, state: ProposalState, *, by: str, reason: str) -> Proposal:

@@ -4,11 +4,12 @@ import random
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput, NotPermitted
-from astraflow.contract.fleet.decisions import DecisionKind, InjectedFault
+from astraflow.contract.fleet.decisions import InjectedFault
 from astraflow.contract.fleet.instances import InstanceState, LaunchId
 from astraflow.contract.fleet.plans import Actor, Role
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import RecordKind
 from maintainer.fleet.ledger.ledger import Changes, Ledger
 from maintainer.fleet.providers.base import FaultInjectable
 from maintainer.fleet.state.fleet import Fleet
@@ -51,7 +52,7 @@ class FaultInjector:
         async with self._replies.lock:
             earlier_reply = await self._replies.find(key, request_hash)
             fault = (
-                _injected_fault(earlier_reply, actor)
+                _injected_fault(earlier_reply)
                 if earlier_reply is not None
                 else await self._choose_and_record(pool, share, actor, key, reason)
             )
@@ -84,10 +85,8 @@ class FaultInjector:
                     code="fleet.no_ready_node",
                 )
             victims = tuple(random.Random(key).sample(ready, max(1, round(share * len(ready)))))
-            message = f"fault injection: {len(victims)} of {len(ready)} nodes terminated without notice"
-            decision = self._fleet.decision(
-                DecisionKind.FAULT, pool=pool, actor=actor, reason=reason, message=message, key=key
-            )
+            values = {"lost": len(victims), "nodes": len(ready)}
+            decision = self._fleet.decision(RecordKind.FAULT, values, pool=pool, actor=actor, reason=reason, key=key)
             answer = {"decision": decision_reply(decision), "lost": victims}
             reply = self._replies.make_reply(key, hash_request("lose", pool, share), answer)
             return Changes(decisions=(decision,), reply=reply), InjectedFault(decision=decision, lost=victims)
@@ -95,6 +94,6 @@ class FaultInjector:
         return await self._fleet.ledger.change(decide)
 
 
-def _injected_fault(answer: dict[str, Any], actor: Actor) -> InjectedFault:
+def _injected_fault(answer: dict[str, Any]) -> InjectedFault:
     lost = tuple(LaunchId(launch) for launch in answer["lost"])
-    return InjectedFault(decision=stored_decision(answer["decision"], actor), lost=lost)
+    return InjectedFault(decision=stored_decision(answer["decision"]), lost=lost)

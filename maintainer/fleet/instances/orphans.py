@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.contract.fleet.instances import LaunchId
 from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import Record, problem_record
 from astraflow.contract.reports.report import NodeState
+from astraflow.contract.values import Value, Values
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.ledger.ledger import Changes, Ledger
 from maintainer.fleet.ledger.lifecycle import InstanceEvent
@@ -22,19 +24,23 @@ class Orphans:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._kept: dict[str, dict[str, str]] = {}
-        """Reason why an orphan is not terminated, by provider and handle, in the latest sweep."""
+        self._kept: dict[str, dict[str, tuple[str, str]]] = {}
+        """Cause and owner of an orphan that is not terminated, by provider and handle, in the latest sweep."""
 
-    def problems(self) -> Mapping[str, str]:
-        """Returns a sentence about the orphans of each provider that are kept for the same reason, by subject."""
-        problems: dict[str, str] = {}
+    def problems(self) -> Mapping[str, Record]:
+        """Returns the orphans of each provider that are kept for the same reason, by key."""
+        problems: dict[str, Record] = {}
         for name, reasons in sorted(self._kept.items()):
             for reason in sorted(set(reasons.values())):
                 handles = sorted(handle for handle, known in reasons.items() if known == reason)
-                problems[f"kept orphans at {name}, {reason}"] = (
-                    f"{len(handles)} instances at provider {name} ({handles[0]} first) have the tag "
-                    f"{self._fleet.cluster} and no live launch, and are not terminated: {reason}"
-                )
+                cause, owner = reason
+                values: dict[str, Value] = {
+                    "orphans": len(handles),
+                    "handle": handles[0],
+                    "cluster": self._fleet.cluster,
+                }
+                values |= {"owner": owner} if owner else {}
+                problems[f"{cause} at {name} {owner}".strip()] = problem_record(cause, "", provider=name, **values)
         return problems
 
     async def watch(
@@ -71,9 +77,9 @@ class Orphans:
             seen_for_s = fleet.stored_times.age_s(fleet.ledger.orphans[name, handle].seen_at)
             if await self._adopt(instance) or seen_for_s < fleet.config.times.quarantine_s:
                 continue
-            reason = await self._reason_to_keep(instance)
-            if reason:
-                kept[handle] = reason
+            cause, owner = await self._cause_to_keep(instance)
+            if cause:
+                kept[handle] = cause, owner
             else:
                 await self._end_orphan(provider, instance, seen_for_s=seen_for_s)
 
@@ -85,30 +91,30 @@ class Orphans:
         is_ready = node is not None and node.state is NodeState.READY and fleet.observation.is_alive(node.facts.name)
         if record is None or not is_ready or orphan.state is not State.RUNNING:
             return False
-        message = "adopted: the provider lists the instance again, and its node works"
         await fleet.record_event(
             record.id,
             InstanceEvent.ADOPTED,
-            message=message,
+            message="adopted: the provider lists the instance again, and its node works",
             handle=orphan.handle.id,
             missed=0,
             is_drain_requested=False,
         )
-        await self._record_orphan(record.instance.pool, f"instance of launch {record.id} {message}", "its node works")
+        await self._record_orphan(record.instance.pool, "orphan_adopted", {"launch": record.id})
         return True
 
-    async def _reason_to_keep(self, orphan: Instance) -> str:
-        """Returns why an orphan must not be terminated; empty for one of this fleet without a working node."""
+    async def _cause_to_keep(self, orphan: Instance) -> tuple[str, str]:
+        """Returns why an orphan must not be terminated, and its owner; empty for one of this fleet without a working
+        node."""
         fleet, launch_id, tags = self._fleet, orphan.handle.launch_id, orphan.tags
         is_own = tags is not None and tags.run == fleet.run
         if not is_own and await fleet.ledger.launch(launch_id) is None:
             run = f"run {tags.run!r}" if tags is not None else "another fleet"
-            return f"they belong to {run}; give each fleet service a `cluster` of its own"
+            return "orphans_of_another_fleet", run
         if fleet.observation.is_alive(launch_id):
-            return "their nodes work; drain them, or check the ledger"
+            return "orphans_at_work", ""
         if not fleet.observation.is_silent(launch_id, for_s=fleet.config.times.lost_after_s):
-            return "dataflow does not answer, so their nodes may work"
-        return ""
+            return "orphans_unobserved", ""
+        return "", ""
 
     async def _end_orphan(self, provider: Provider, orphan: Instance, *, seen_for_s: float) -> None:
         """Terminates an orphan, at each sweep until it is not listed; recorded once in the audit log."""
@@ -116,14 +122,18 @@ class Orphans:
         if orphan.state is State.TERMINATING:
             return
         pool = orphan.tags.pool if orphan.tags is not None else ""
-        message = f"orphan {orphan.handle.id} terminated: the ledger has no live launch {orphan.handle.launch_id}"
-        await self._record_orphan(pool, message, f"orphaned for {seen_for_s:.0f} s")
+        values: Values = {
+            "handle": orphan.handle.id,
+            "launch": orphan.handle.launch_id,
+            "orphaned_s": round(seen_for_s),
+        }
+        await self._record_orphan(pool, "orphan_terminated", values)
 
-    async def _record_orphan(self, pool: str, message: str, reason: str) -> None:
+    async def _record_orphan(self, pool: str, cause: str, values: Values) -> None:
         fleet = self._fleet
 
         def decide(_: Ledger) -> tuple[Changes, None]:
-            decision = fleet.decision(DecisionKind.ORPHAN, pool=pool, actor=FLEET_ACTOR, reason=reason, message=message)
+            decision = fleet.decision(RecordKind.ORPHAN, values, pool=pool, actor=FLEET_ACTOR, cause=cause)
             return Changes(decisions=(decision,)), None
 
         await fleet.ledger.change(decide)

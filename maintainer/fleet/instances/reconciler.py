@@ -21,6 +21,7 @@ from dataclasses import replace
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet.instances import Cause, InstanceState
 from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.records import Record, problem_record
 from astraflow.contract.reports.report import NodeReport, NodeState
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.instances.actuator import has_ended
@@ -69,52 +70,37 @@ class Reconciler:
         """Error of each provider that could not be read in the latest sweep."""
         self._orphans = Orphans(fleet)
 
-    def problems(self) -> Mapping[str, str]:
-        """Returns problems that people should know of, by subject."""
-        fleet = self._fleet
+    def problems(self) -> Mapping[str, Record]:
+        """Returns problems that people should know of, by key."""
         problems = {
-            f"provider {name}": f"provider {name} cannot be read: {problem}"
-            for name, problem in sorted(self._provider_problems.items())
+            f"provider {name}": problem_record("provider_unreadable", "", provider=name, error=error)
+            for name, error in sorted(self._provider_problems.items())
         }
         problems |= self._orphans.problems()
-        for record in fleet.ledger.records.values():
-            problems |= {f"{what} of {record.id}": text for what, text in self._problems_of(record)}
+        for record in self._fleet.ledger.records.values():
+            problems |= {f"{known.cause} of {record.id}": known for known in self._problems_of(record)}
         return problems
 
-    def _problems_of(self, record: LaunchRecord) -> Iterator[tuple[str, str]]:
-        """Returns the problems of a launch: what is wrong, and a sentence."""
+    def _problems_of(self, record: LaunchRecord) -> Iterator[Record]:
+        """Returns the problems of a launch."""
         fleet, times, instance = self._fleet, self._fleet.config.times, record.instance
+        names = {"launch": record.id, "provider": instance.provider, "handle": instance.handle}
         if instance.state is InstanceState.GONE:
             if fleet.is_back(record):
-                yield (
-                    "heartbeats",
-                    f"instance {record.id} was recorded as ended, but its node works; check its tags at the provider",
-                )
+                yield problem_record("instance_returned", "", **names)
             return
-        if (
-            instance.retiring_at is not None
-            and fleet.stored_times.age_s(instance.retiring_at) > times.terminate_timeout_s
-        ):
-            yield (
-                "termination",
-                f"instance {record.id} has not terminated for {fleet.stored_times.age_s(instance.retiring_at):.0f} s "
-                f"after the request; check {instance.handle} at the provider",
-            )
+        if instance.retiring_at is not None:
+            waited_s = fleet.stored_times.age_s(instance.retiring_at)
+            if waited_s > times.terminate_timeout_s:
+                yield problem_record("instance_not_terminated", "", waited_s=round(waited_s), **names)
         if instance.provider not in fleet.providers:
-            yield (
-                "provider",
-                f"instance {record.id} belongs to provider {instance.provider!r}, which is not configured",
-            )
+            yield problem_record("provider_not_configured", "", **names)
         if record.missed >= MISSED_LISTS:
-            yield (
-                "listing",
-                f"instance {record.id} may run, but provider {instance.provider} does not list it; check the tags of "
-                f"{instance.handle} at the provider",
-            )
+            yield problem_record("instance_not_listed", "", **names)
         waits_s = fleet.stored_times.age_s(instance.intended_at)
         if instance.state is InstanceState.INTENDED and waits_s > times.start_timeout_s:
-            cause = instance.message or "the kill switch is on, or as many machines as the pool may have still run"
-            yield "launch", f"launch {record.id} has waited for {waits_s:.0f} s: {cause}"
+            cause = "launch_waits" if instance.message else "launch_held"
+            yield problem_record(cause, "", waited_s=round(waits_s), error=instance.message, **names)
 
     async def sweep(self) -> None:
         """Sweeps every provider once. A provider that fails is reported and retried at the next sweep."""

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from astraflow.contract.fleet.decisions import AppliedChange, Decision, DecisionKind
+from astraflow.contract.fleet.decisions import AppliedChange, Decision
 from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
 from astraflow.contract.fleet.maintainer import MaintainerMode, Proposal, ProposalState, TranscriptEntry
 from astraflow.contract.fleet.plans import Actor, Finding, GuardRule, Plan, PlanId, PlanRequest, Role, Verdict
 from astraflow.contract.fleet.pools import KillScope, PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import RecordKind, Severity
 from astraflow.runtime.database import storable_text
 from maintainer.fleet.ledger.records import KillSwitch, LaunchRecord, MaintainerSetting, Orphan, PoolRecord, Reply
 from maintainer.fleet.ledger.tables import (
@@ -35,6 +36,7 @@ _INSTANCE = (
 _RECORD = ("tries", "next_try_at", "missed", "is_drain_requested", "suspect_at")
 _POOL = ("version", "target", "override_until_at", "override_reason", "failures", "breaker_until")
 _PROPOSAL = ("proposed_at", "decided_at", "decided_by", "decision_reason")
+_DECISION = ("ordinal", "at", "actor", "reason", "cause", "key")
 _ENTRY = ("ordinal", "at", "wake", "kind", "previous", "hash")
 
 
@@ -91,24 +93,29 @@ def decision_row(decision: Decision) -> DecisionRow:
     """Audit log entry -> row."""
     return DecisionRow(
         kind=decision.kind.value,
-        actor=decision.actor.name,
-        role=decision.actor.role.value,
+        pool=decision.subject,
+        role=decision.role.value,
+        severity=decision.severity.value,
+        values_json=storable_text(json.dumps(dict(decision.values))),
         findings_json=json.dumps(
             [asdict(finding) for finding in decision.findings], default=lambda choice: choice.value
         ),
         change_json=json.dumps(asdict(decision.change)) if decision.change is not None else None,
-        **_copied_fields(decision, ("ordinal", "at", "pool", "reason", "message", "key")),
+        **_copied_fields(decision, _DECISION),
     )
 
 
 def decision(row: DecisionRow) -> Decision:
     """Row -> audit log entry."""
     return Decision(
-        kind=DecisionKind(row.kind),
-        actor=Actor(name=row.actor, role=Role(row.role)),
+        kind=RecordKind(row.kind),
+        subject=row.pool,
+        role=Role(row.role),
+        severity=Severity(row.severity),
+        values=json.loads(row.values_json),
         findings=_findings(json.loads(row.findings_json)),
         change=AppliedChange(**json.loads(row.change_json)) if row.change_json is not None else None,
-        **_copied_fields(row, ("ordinal", "at", "pool", "reason", "message", "key")),
+        **_copied_fields(row, _DECISION),
     )
 
 

@@ -72,7 +72,10 @@ class DecisionRow(SQLModel, table=True):
     actor: str
     role: str
     reason: str
-    message: str
+    cause: str = ""
+    severity: str = "info"
+    values_json: str = "{}"
+    """Figures and texts. Only `text` in rows from before revision 0010."""
     key: str
     findings_json: str = "[]"
     """The guard's findings on an applied or refused plan."""

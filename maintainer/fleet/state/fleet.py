@@ -7,12 +7,14 @@ from statistics import quantiles
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet.decisions import AppliedChange, Decision, DecisionKind
+from astraflow.contract.fleet.decisions import AppliedChange, Decision
 from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
 from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerStatus, Proposal
 from astraflow.contract.fleet.plans import Actor, Finding, Role
 from astraflow.contract.fleet.pools import FleetStatus, KillScope, Pool, PoolSpec
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import RecordKind, Severity
+from astraflow.contract.values import Values
 from astraflow.runtime.clock import Clock, StoredTimes
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.config import FleetConfig
@@ -261,12 +263,14 @@ class Fleet:
 
     def decision(
         self,
-        kind: DecisionKind,
+        kind: RecordKind,
+        values: Values,
         *,
         pool: str = "",
         actor: Actor,
-        reason: str,
-        message: str,
+        reason: str = "",
+        cause: str = "",
+        severity: Severity | None = None,
         key: str = "",
         findings: tuple[Finding, ...] = (),
         change: AppliedChange | None = None,
@@ -276,10 +280,13 @@ class Fleet:
             ordinal=self.ledger.next_decision,
             at=self.clock.wall(),
             kind=kind,
-            pool=pool,
-            actor=actor,
+            subject=pool,
+            actor=actor.name,
+            role=actor.role,
             reason=reason,
-            message=message,
+            cause=cause,
+            severity=severity or kind.severity,
+            values=values,
             key=key,
             findings=findings,
             change=change,
@@ -344,11 +351,10 @@ class Fleet:
         failures = pool.failures + 1
         until = self.clock.wall() + self.config.times.breaker_s if failures >= BREAKER_FAILURES else pool.breaker_until
         decision = self.decision(
-            DecisionKind.LAUNCH_FAILED,
+            RecordKind.LAUNCH_FAILED,
+            {"launch": updated.id, "failures": failures, "error": updated.instance.message or event.value},
             pool=pool.spec.id,
             actor=FLEET_ACTOR,
-            reason=updated.instance.message or event.value,
-            message=f"launch {updated.id} failed, {failures} in a row",
         )
         log.warning("launch_failed", launch=updated.id, pool=pool.spec.id, problem=updated.instance.message)
         return Changes(

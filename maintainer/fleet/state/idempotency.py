@@ -3,12 +3,13 @@
 import asyncio
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
-from astraflow.contract.fleet.decisions import Decision, DecisionKind
+from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.plans import Actor, Role
+from astraflow.contract.record_kinds import RecordKind, Severity
 from maintainer.fleet.ledger.records import Reply
 from maintainer.fleet.state.fleet import Fleet
 
@@ -45,12 +46,18 @@ class IdempotentReplies:
 
 def decision_reply(decision: Decision) -> dict[str, Any]:
     """Returns a decision without findings as a stored reply."""
-    return asdict(decision) | {"actor": None, "kind": decision.kind.value}
+    enums = {name: getattr(decision, name).value for name in ("kind", "severity", "role")}
+    return asdict(replace(decision, findings=())) | enums
 
 
-def stored_decision(answer: dict[str, Any], actor: Actor) -> Decision:
-    """Returns the decision of a stored reply to this actor."""
-    return Decision(**answer | {"actor": actor, "kind": DecisionKind(answer["kind"]), "findings": ()})
+def stored_decision(answer: dict[str, Any]) -> Decision:
+    """Returns the decision of a stored reply."""
+    enums = {
+        "kind": RecordKind(answer["kind"]),
+        "severity": Severity(answer["severity"]),
+        "role": Role(answer["role"]),
+    }
+    return Decision(**answer | enums | {"findings": ()})
 
 
 def hash_request(*parts: Any) -> str:

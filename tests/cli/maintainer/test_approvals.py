@@ -15,6 +15,7 @@ from astraflow.client.fleet_plane import connect_fleet
 from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.contract.fleet.plans import Plan, PlanRequest
 from astraflow.contract.ids import PoolId
+from astraflow.contract.records import render_summary
 from maintainer.agent.tools import results
 from maintainer.mcp.server import OUTCOME_ADVICE
 from tests.fakes.control_plane import TOKEN
@@ -63,13 +64,13 @@ async def test_a_proposal_is_listed_and_approved_once_with_a_reason(tmp_path: Pa
         assert await read(fleet, *decide) == applied, "a repeated key gets the first answer"
         async with connect_fleet(fleet.address, TOKEN) as plane:
             notes = [decision for decision in await plane.decisions(pool=POOL) if decision.kind.value == "note"]
-            assert [(note.reason, note.actor.name) for note in notes] == [("checked", getpass.getuser())]
+            assert [(note.reason, note.actor) for note in notes] == [("checked", getpass.getuser())]
             [entry] = [
                 decision
                 for decision in await plane.decisions(pool=POOL)
                 if decision.kind.value == "apply" and decision.key == "k-1"
             ]
-            assert f"approved by {getpass.getuser()}" in entry.message
+            assert f"approved by {getpass.getuser()}" in render_summary(entry)
         [decided] = await read(fleet, "proposals", "--all")
         assert (decided["state"], decided["decided_by"]) == ("approved", getpass.getuser())
         assert await read(fleet, "proposals") == []

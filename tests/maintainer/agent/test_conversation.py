@@ -10,6 +10,7 @@ import pytest
 
 from astraflow.contract.fleet.maintainer import MaintainerState, TranscriptEntry
 from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.records import render_summary
 from maintainer.agent.llm.interface import MAX_PARTIAL_CHARACTERS, Failure, ModelFailed, Reply, Request, Usage
 from maintainer.agent.llm.models import Prices
 from tests.maintainer.agent.test_loop import call, grown, started, too_few
@@ -164,7 +165,7 @@ async def test_a_turn_that_exceeds_the_budget_is_not_started(tmp_path: Path) -> 
         assert here.entries("request") == []
         budget = here.entries("budget")[0].body
         assert (budget["unit"], budget["scope"], budget["used"]) == ("usd", "wake", 0.0)
-        assert "usd: 0 of 0.01" in (await here.journal("escalate"))[0].message
+        assert "usd: 0 of 0.01" in render_summary((await here.journal("escalate"))[0])
         assert lines(here)["day", "usd"] == 0.0
 
 

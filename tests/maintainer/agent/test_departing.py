@@ -11,6 +11,7 @@ from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.plans import Actor, PlanRequest, Role, Verdict
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
+from astraflow.contract.records import render_summary
 from astraflow.scaling.simulation.simulator import STEP_S
 from maintainer.agent.llm.conversation_view import ConversationView
 from maintainer.agent.llm.interface import Part, Request, TextPart, ToolCall
@@ -59,9 +60,9 @@ async def test_nodes_above_the_rules_target_stay_until_the_rule_can_measure_them
     assert "3 nodes" in pool.override_reason
     assert f"{actor.name} set 5" in pool.override_reason
     [entry] = [
-        decision for decision in await journal(parts) if decision.actor == actor and decision.kind.value == "apply"
+        decision for decision in await journal(parts) if decision.actor == actor.name and decision.kind.value == "apply"
     ]
-    assert entry.message == applied.message
+    assert render_summary(entry) == applied.message
     await parts.pass_time(plan.override_s - 10.0)
     assert parts.states() == {"ready": 5}
     await parts.pass_time(100.0)
@@ -183,9 +184,9 @@ async def test_in_a_simulated_run_an_agents_nodes_stay_until_the_override_ends(t
         assert drained(harness, pool) > 0, "the rule retires them after the override"
         assert harness.auditor.violations == []
         entries, _ = await harness.ledger.decisions(pool=pool, before=None, limit=1000)
-        by_agent = [entry for entry in entries if entry.actor.role is Role.AGENT]
+        by_agent = [entry for entry in entries if entry.role is Role.AGENT]
         assert [entry.kind.value for entry in by_agent if entry.kind.value == "apply"] == ["apply"]
-        assert any("override" in entry.message for entry in by_agent)
+        assert any("override" in render_summary(entry) for entry in by_agent)
 
 
 async def advanced(harness: EvaluationHarness, duration_s: float) -> None:

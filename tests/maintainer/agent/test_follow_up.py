@@ -14,6 +14,7 @@ import pytest
 from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerState, ProposalState
 from astraflow.contract.fleet.plans import PlanId
 from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.records import render_summary
 from maintainer.agent.config import MaintainerConfig
 from maintainer.agent.follow_up import PROCESS_ENDED
 from maintainer.agent.llm.interface import Llm, Part, Reply, Request, TextPart
@@ -128,7 +129,7 @@ async def test_an_approved_proposal_is_noted_and_verified(tmp_path: Path) -> Non
         [verify] = here.entries("verify")
         assert (verify.body["plan"], verify.body["is_reached"], verify.body["ready"]) == (plan, True, 6)
         assert verify.wake == here.entries("wake")[0].wake
-        proposed, approved, came_off = (note.message for note in await here.journal("note"))
+        proposed, approved, came_off = (render_summary(note) for note in await here.journal("note"))
         assert proposed.startswith("plan proposed")
         assert {plan, "4", "6", "approved", OTTO.name} <= words(approved)
         assert "6 of 6" in came_off
@@ -157,7 +158,7 @@ async def test_decisions_on_old_proposals_are_followed_in_mode_off(tmp_path: Pat
         [decided] = here.entries("proposal")
         assert decided.body["state"] == ("approved" if is_approved else "rejected")
         assert [entry.body["is_reached"] for entry in here.entries("verify")] == [True] * is_approved
-        notes = [note.message for note in await here.journal("note")]
+        notes = [render_summary(note) for note in await here.journal("note")]
         assert {"4", "6", "approved" if is_approved else "rejected", OTTO.name} <= words(notes[1])
         assert len(here.entries("request")) == requests_before, "the model is not called"
         assert here.maintainer.status().state is MaintainerState.SLEEPING
@@ -196,7 +197,7 @@ async def test_a_rejected_plan_is_not_proposed_again_and_the_model_is_told(tmp_p
         assert {finding[0] for entry in later for finding in entry.body["findings"]} == {"rejected"}  # type: ignore[index, union-attr]  # triples
         [decided] = here.entries("proposal")
         assert decided.body["state"] == "rejected"
-        assert any({"rejected", OTTO.name} <= words(note.message) for note in await here.journal("note"))
+        assert any({"rejected", OTTO.name} <= words(render_summary(note)) for note in await here.journal("note"))
         fields = await proposal_fields(here)
         assert (fields["proposal_state"], fields["proposal_target"]) == ("rejected", 6)
         assert 1400.0 < float(str(fields["rejected_age_s"])) < 1600.0
@@ -240,7 +241,7 @@ async def test_an_undecided_proposal_is_noted(tmp_path: Path, state: ProposalSta
         await here.pass_time(10.0)
         [decided] = here.entries("proposal")
         assert (decided.body["plan"], decided.body["state"]) == (plan, state.value)
-        assert {plan, "4", "6"} <= words((await here.journal("note"))[-1].message)
+        assert {plan, "4", "6"} <= words(render_summary((await here.journal("note"))[-1]))
         await here.pass_time(60.0)
         assert len(here.entries("proposal")) == 1
         assert here.entries("verify") == []
@@ -297,9 +298,9 @@ async def test_a_stopped_wake_leaves_a_note_and_its_changes_are_verified(tmp_pat
         await stopped(here)
         [note] = await here.journal("note")
         [action] = here.entries("action")
-        assert note.message == f"plan applied: {action.body['message']}"
+        assert render_summary(note) == f"plan applied: {action.body['message']}"
         assert note.reason == STOPPED_BY_PEOPLE
-        assert [entry.body["text"] for entry in here.entries("note")] == [note.message]
+        assert [entry.body["text"] for entry in here.entries("note")] == [render_summary(note)]
         assert here.entries("sleep")[-1].body["outcome"] == "stopped"
         await here.pass_time(180.0)
         assert here.maintainer.status().state is MaintainerState.STOPPED
@@ -350,7 +351,7 @@ async def test_changes_are_verified_after_a_restart(tmp_path: Path) -> None:
             await again.pass_time(180.0)
             [verify] = again.entries("verify")
             assert verify.body["is_reached"] is True
-            assert (await here.journal("note"))[-1].message.split(": ")[1].startswith("6 of 6")
+            assert render_summary((await here.journal("note"))[-1]).split(": ")[1].startswith("6 of 6")
             async with restarted(again, Says(()), "auto") as third:
                 await third.pass_time(60.0)
                 assert len(third.entries("verify")) == 1, "the wake was recorded"
@@ -395,7 +396,7 @@ async def test_a_wake_interrupted_by_a_crash_is_ended_and_noted_after_the_restar
         async with restarted(here, Says(()), "auto") as again:
             [note] = await here.journal("note")
             [action] = here.entries("action")
-            assert note.message == f"plan applied: {action.body['message']}"
+            assert render_summary(note) == f"plan applied: {action.body['message']}"
             assert note.reason == PROCESS_ENDED
             [sleep] = again.entries("sleep")
             assert (sleep.body["outcome"], sleep.wake) == ("cut_off", here.entries("wake")[0].wake)
@@ -420,4 +421,4 @@ async def test_a_proposal_unknown_to_the_fleet_service_is_dropped_after_a_day(tm
         here.clock.advance(86400.0)
         await here.pass_time(10.0)
         assert [entry.body["state"] for entry in here.entries("proposal")] == ["unknown"]
-        assert not any(note.message.startswith("proposal ") for note in await here.journal("note"))
+        assert not any(render_summary(note).startswith("proposal ") for note in await here.journal("note"))

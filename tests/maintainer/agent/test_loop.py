@@ -10,6 +10,8 @@ import pytest
 from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerState, ProposalState
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import LimitInEffect, Mode
+from astraflow.contract.record_kinds import Severity
+from astraflow.contract.records import render_summary
 from maintainer.agent.llm.interface import Failure, ModelFailed, Part, Reply, Request, TextPart, ToolCall
 from maintainer.agent.scorecard.leaderboard import leaderboard_stamp
 from maintainer.agent.transcript.replay import replay_transcript
@@ -94,14 +96,14 @@ async def test_a_plan_in_the_envelope_is_applied_verified_and_noted(tmp_path: Pa
         assert [entry.body["outcome"] for entry in here.entries("action")] == ["applied", "applied"]
         notes = await here.journal("note")
         applied = here.entries("action")[0].body["message"]
-        assert f"plan applied: {applied}" in notes[0].message
-        assert "from 4 to 6" in notes[0].message
-        assert "2 launched" in notes[0].message
+        assert f"plan applied: {applied}" in render_summary(notes[0])
+        assert "from 4 to 6" in render_summary(notes[0])
+        assert "2 launched" in render_summary(notes[0])
         assert notes[0].reason == f"{POOL} {GROWS}"  # tokens are replaced by names
         await here.pass_time(120.0)
         verify = here.entries("verify")[0].body
         assert (verify["is_reached"], verify["ready"]) == (True, 6)
-        assert "6 of 6" in (await here.journal("note"))[1].message
+        assert "6 of 6" in render_summary((await here.journal("note"))[1])
         assert len(await here.journal("apply")) == 2  # one by the test and one by the model, with a repeated key
         assert replay_transcript(here.transcript).differences == ()
         assert replay_transcript(here.transcript).verdicts == 3
@@ -224,8 +226,8 @@ async def test_a_wake_ends_when_its_time_is_spent(tmp_path: Path) -> None:
         here.clock.advance(121.0)
         await asyncio.wait_for(looking, 30.0)
         assert here.entries("budget")[-1].body["unit"] == "seconds"
-        assert "wake budget" in (await here.journal("escalate"))[-1].message
-        assert "(seconds: 121 of 120)" in (await here.journal("escalate"))[-1].message
+        assert "wake budget" in render_summary((await here.journal("escalate"))[-1])
+        assert "(seconds: 121 of 120)" in render_summary((await here.journal("escalate"))[-1])
 
 
 @pytest.mark.long
@@ -265,7 +267,7 @@ async def test_a_looping_model_is_stopped_by_its_budget(tmp_path: Path) -> None:
         sleep = here.entries("sleep")[-1].body
         assert (sleep["outcome"], sleep["tool_calls"]) == ("over_budget", 20)
         escalated = await here.journal("escalate")
-        assert "tool_calls: 20 of 20" in escalated[0].message
+        assert "tool_calls: 20 of 20" in render_summary(escalated[0])
         await here.maintainer.send_notices()
         assert here.posted[0]["kind"] == "escalation"
 
@@ -291,7 +293,10 @@ async def test_a_spent_daily_budget_pauses_until_midnight(tmp_path: Path) -> Non
         await here.pass_time(3600.0 * 3, step_s=60.0)
         assert len(here.entries("wake")) == 2
         assert here.maintainer.status().state is MaintainerState.OVER_BUDGET
-        assert len([decision for decision in await here.journal("escalate") if "day budget" in decision.message]) == 1
+        assert (
+            len([decision for decision in await here.journal("escalate") if "day budget" in render_summary(decision)])
+            == 1
+        )
         here.clock.advance(86400.0)
         await here.pass_time(600.0, step_s=60.0)
         assert len(here.entries("wake")) == 3
@@ -383,7 +388,7 @@ async def test_no_character_bypasses_the_guard(tmp_path: Path, character: str) -
             await here.pass_time(60.0, step_s=30.0)
             sizes.add(await here.size())
         assert sizes <= {4}
-        assert all(entry.actor.name != "maintainer" for entry in await here.journal("apply"))
+        assert all(entry.actor != "maintainer" for entry in await here.journal("apply"))
         assert replay_transcript(here.transcript).differences == ()
 
 
@@ -404,7 +409,7 @@ async def test_failing_launches_are_moved_to_another_pool_and_escalated(tmp_path
         await here.pass_time(30.0)
         assert '"signal": "launch_failures"' in json.dumps(here.entries("wake")[0].body["signals"])
         assert await here.size(OTHER) == 1
-        assert "cause: quota" in (await here.journal("escalate"))[0].message
+        assert "cause: quota" in render_summary((await here.journal("escalate"))[0])
 
 
 async def test_a_limit_is_escalated_once(tmp_path: Path) -> None:
@@ -415,7 +420,8 @@ async def test_a_limit_is_escalated_once(tmp_path: Path) -> None:
         )
         await here.pass_time(590.0, step_s=10.0)
         [escalation] = await here.journal("escalate")
-        assert escalation.message.split(": ") == ["warning", "limit_reached (1)", "quota"]
+        assert render_summary(escalation).split(": ") == ["limit_reached (1)", "quota"]
+        assert escalation.severity is Severity.WARNING
 
 
 async def test_the_loop_survives_any_outage_of_the_fleet_service(tmp_path: Path) -> None:
@@ -475,11 +481,11 @@ async def test_a_wake_leaves_one_note_of_all_that_was_done(tmp_path: Path) -> No
         here.dataflow.recommendations = (too_few(4),)
         await here.pass_time(110.0)
         [note] = await here.journal("note")
-        assert note.message == (
+        assert render_summary(note) == (
             "override applied: override for 5 minutes: until it is clear; "
             f"escalation sent: warning: {POOL} is odd, 3 of 4 nodes"
         )
-        assert (note.reason, note.pool) == ("Held, and told.", POOL)
+        assert (note.reason, note.subject) == ("Held, and told.", POOL)
         assert [entry.body["decision"] for entry in here.entries("note")] == [note.ordinal]
 
 
@@ -503,7 +509,7 @@ async def test_equal_escalations_are_sent_once_an_hour(tmp_path: Path) -> None:
         assert len(await here.journal("escalate")) == len(escalations), "the audit log has every escalation"
         await here.maintainer.send_notices()
         sent = [post["text"] for post in here.posted if post["kind"] == "escalation"]
-        assert sent == [f"warning: {texts[0]}", f"warning: {texts[2]}"]
+        assert sent == [texts[0], texts[2]]
         here.clock.advance(3600.0)
         await here.pass_time(1200.0, step_s=30.0)
         await here.maintainer.send_notices()

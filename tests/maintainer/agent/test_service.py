@@ -20,6 +20,7 @@ from astraflow.contract.errors import NotPermitted
 from astraflow.contract.fleet.maintainer import Maintainer, MaintainerMode, MaintainerState, ProposalState
 from astraflow.contract.fleet.plans import Actor, PlanId, PlanRequest, Role
 from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.record_kinds import Severity
 from astraflow.wire.server import ListenOptions
 from maintainer.__main__ import main
 from maintainer.agent.config import MaintainerConfig
@@ -132,7 +133,7 @@ async def test_an_agents_escalation_reaches_a_webhook_once(tmp_path: Path, monke
                     on_ready=lambda what: None,
                 )
                 tasks.create_task(running)
-                await fleet.escalate("warning", actor=HAL, key=f"e{life}", reason=words)
+                await fleet.escalate(Severity.WARNING, actor=HAL, key=f"e{life}", reason=words)
                 deadline = time.monotonic() + 2 * PATIENCE_S
                 while (
                     len(hook.got) <= life or NoticeQueue(kept, run="run-1").unsent
@@ -140,7 +141,7 @@ async def test_an_agents_escalation_reaches_a_webhook_once(tmp_path: Path, monke
                     assert time.monotonic() < deadline, hook.got
                     await asyncio.sleep(0.05)
                 stop.set()
-        assert [notification["text"] for notification in hook.got] == [f"warning: {reason}" for reason in reasons]
+        assert [notification["text"] for notification in hook.got] == list(reasons)
         assert {notification["title"] for notification in hook.got} == {"hal escalates"}
 
 

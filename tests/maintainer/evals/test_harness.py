@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.contract.fleet.instances import LOSSES, Cause
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import LimitInEffect, Reason
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import RecordKind
 from maintainer.evals.case_runner import find_violations
 from maintainer.evals.cases.cases import CASES
 from maintainer.evals.simulation.harness import EvaluationHarness, open_harness
@@ -32,7 +32,7 @@ async def test_the_rule_receives_the_fleets_constraints(tmp_path: Path) -> None:
 
 async def test_the_auditor_finds_what_only_people_may_change(tmp_path: Path) -> None:
     async with open_harness(brief("injected-log"), tmp_path) as harness:
-        await harness.fleet_manager.record_decision(DecisionKind.SPEC, "a change", HAL, "key", "a test")
+        await harness.fleet_manager.record_decision(RecordKind.SPEC, {"change": "made"}, HAL, "key", "a test")
         assert await find_violations(harness) == ("an agent wrote spec",)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import StorageFull
+from astraflow.contract.records import Record, problem_record, render_summary
 from maintainer.fleet.alarms import Alarms
 from tests.maintainer.fleet.instances.test_reconciler import running, stray
 from tests.maintainer.fleet.parts import POOL, Parts, build, spec
@@ -22,7 +23,7 @@ async def alarm_messages(parts: Parts) -> list[tuple[str, str]]:
     """Returns kinds and messages of alarms, oldest first."""
     decisions, _ = await parts.ledger.decisions(pool="", before=None, limit=1000)
     return [
-        (decision.kind.value, decision.message)
+        (decision.kind.value, render_summary(decision))
         for decision in reversed(decisions)
         if decision.kind.value.startswith("alarm")
     ]
@@ -43,9 +44,8 @@ async def test_failed_launches_in_a_row_raise_one_alarm_that_ends_with_a_success
         await alarm.check()
     [(kind, message)] = await alarm_messages(parts)
     assert kind == "alarm"
-    severity, _, text = message.partition(": ")
-    assert (severity, text.partition(" launches ")[0]) == ("warning", "3")
-    assert f"pool {POOL}" in text
+    assert message.partition(" launches ")[0] == "3"
+    assert f"pool {POOL}" in message
     await alarms(parts).check()  # simulates a restart
     assert len(await alarm_messages(parts)) == 1, "a restart does not repeat the alarm"
     await parts.pass_time(700.0)  # the circuit breaker allows one attempt
@@ -79,9 +79,8 @@ async def test_orphaned_instances_raise_one_alarm_per_provider(tmp_path: Path) -
     await alarm.check()
     await alarm.check()
     [(_, message)] = await alarm_messages(parts)
-    severity, _, text = message.partition(": ")
-    assert (severity, text.partition(" orphaned ")[0]) == ("warning", "1")
-    assert orphan.id in text
+    assert message.partition(" orphaned ")[0] == "1"
+    assert orphan.id in message
     await parts.pass_time(600.0)
     await alarm.check()
     assert [kind for kind, _ in await alarm_messages(parts)] == ["alarm", "alarm_over"]
@@ -89,23 +88,28 @@ async def test_orphaned_instances_raise_one_alarm_per_provider(tmp_path: Path) -
 
 async def test_a_provider_that_fails_briefly_raises_no_alarm(tmp_path: Path) -> None:
     parts = await build(tmp_path)
-    unread: dict[str, str] = {}
+    unread: dict[str, Record] = {}
     alarm = Alarms(parts.fleet, parts.fleet_manager, parts.database, lambda: unread)
-    unread["provider cloud"] = "provider cloud cannot be read: 503"
+    unread["provider cloud"] = problem_record("provider_unreadable", "", provider="cloud", error="503")
     await alarm.check()
     parts.clock.advance(100.0)
     await alarm.check()
     assert await alarm_messages(parts) == []
     parts.clock.advance(30.0)
     await alarm.check()
-    assert await alarm_messages(parts) == [("alarm", f"warning: {unread['provider cloud']}")]
+    assert await alarm_messages(parts) == [("alarm", "provider cloud cannot be read: 503")]
 
 
 async def test_an_alarm_that_cannot_be_written_is_written_at_the_next_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = await build(tmp_path)
-    alarm = Alarms(parts.fleet, parts.fleet_manager, parts.database, lambda: {"a": "something is the matter"})
+    alarm = Alarms(
+        parts.fleet,
+        parts.fleet_manager,
+        parts.database,
+        lambda: {"a": problem_record("instance_returned", "", launch="01X")},
+    )
     await alarm.check()
     parts.clock.advance(1000.0)
     record_decision = parts.fleet_manager.record_decision

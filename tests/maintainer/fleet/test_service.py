@@ -24,6 +24,7 @@ from astraflow.contract.fleet.pools import FleetStatus, KillScope, PoolSpec
 from astraflow.contract.fleet.preflight import CheckKind
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import Severity
 from astraflow.runtime.clock import SystemClock
 from astraflow.wire.server import ListenOptions
 from maintainer.fleet import service as fleet_service
@@ -147,7 +148,7 @@ async def test_repeated_launch_failures_are_an_alarm_in_the_audit_log(tmp_path: 
         while not (alarms := [decision for decision in await fleet.decisions() if decision.kind.value == "alarm"]):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
-        assert [alarm.actor.name for alarm in alarms] == ["fleet"]
+        assert [alarm.actor for alarm in alarms] == ["fleet"]
         assert alarms[0].reason.startswith("launches ")
         assert alarms[0].reason.endswith(LOCAL)
 
@@ -205,11 +206,13 @@ async def test_the_guards_findings_reach_the_caller(tmp_path: Path) -> None:
             await fleet.apply(plan.id, key="k")
         assert caught.value.code == "fleet.plan_refused"
         decision = await fleet.kill_switch(KillScope.AGENTS, actor=OTTO, key="stop", reason="enough")
-        assert decision.actor == OTTO
+        assert (decision.actor, decision.role) == (OTTO.name, OTTO.role)
         assert (await fleet.status()).kill is KillScope.AGENTS
         with raises_code(NotPermitted, "fleet.kill_switch"):
             await fleet.set_override(LOCAL, minutes=5, actor=HAL, key="h", reason="wait")
-        assert (await fleet.escalate("critical", actor=HAL, key="e", reason="help")).message == "critical: help"
+        assert (
+            await fleet.escalate(Severity.CRITICAL, actor=HAL, key="e", reason="help")
+        ).severity is Severity.CRITICAL
 
 
 async def test_the_credentials_role_counts_whatever_a_request_claims(tmp_path: Path) -> None:
@@ -222,7 +225,7 @@ async def test_the_credentials_role_counts_whatever_a_request_claims(tmp_path: P
         with raises_code(NotPermitted, "route.not_permitted", "PutPool"):
             spec = PoolSpec(id=PoolId("x"), provider="machine")
             await fleet.put_pool(spec, observed_version=0, actor=ALICE, key="p", reason="mine")
-        assert (await fleet.escalate("info", actor=ALICE, key="e", reason="look")).actor.name == "agent hal"
+        assert (await fleet.escalate(Severity.INFO, actor=ALICE, key="e", reason="look")).actor == "agent hal"
 
 
 async def test_the_kill_file_acts_within_a_second(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ async def a_change(client: Client, fleet_address: str) -> None:
     async with connect_fleet(fleet_address, TOKEN) as fleet:
         assert len(await fleet.instances(pool=LOCAL)) == 1
         [entry] = [decision for decision in await fleet.decisions(pool=LOCAL) if decision.kind.value == "apply"]
-        assert (entry.actor.name, entry.actor.role.value) == ("mcp", "agent")
+        assert (entry.actor, entry.role.value) == ("mcp", "agent")
 
 
 async def allow(fleet_address: str) -> None:

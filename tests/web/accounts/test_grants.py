@@ -77,7 +77,7 @@ async def test_an_operator_of_one_pool_may_change_that_pool_only(fake: FakeContr
         notice = await notice_after(ada, held)
         assert (notice.tone, 5.0 in notice.numbers) == ("good", True)
         (decision, *_), _ = await fleet.parts.ledger.decisions(pool="eu", before=None, limit=1)
-        assert (decision.actor.name, decision.actor.role) == ("ada", Role.OPERATOR)
+        assert (decision.actor, decision.role) == ("ada", Role.OPERATOR)
         known = fleet.parts.fleet_manager.plans.known(PlanId(await planned(ada, "eu")))
         assert known is not None
         assert known.request.actor == Actor(name="ada", role=Role.OPERATOR, pool="eu"), "other pools are not allowed"

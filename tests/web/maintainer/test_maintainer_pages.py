@@ -14,6 +14,7 @@ from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
 from astraflow.contract.fleet.maintainer import GroupScore, MaintainerMode, MaintainerState
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import Mode
+from astraflow.contract.record_kinds import Severity
 from maintainer.fleet.state.observation import TargetRecommendation
 from tests.fakes import maintainer
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
@@ -286,7 +287,7 @@ async def test_decisions_and_notes_appear_without_a_reload(site: MaintainerSite)
 async def test_a_repeated_note_is_shown_once_with_its_count(site: MaintainerSite) -> None:
     repeated, quiet = "quota is gone in us", "it is quiet"
     for number in range(3):
-        await site.plane.escalate("warning", actor=maintainer.AGENT, key=f"e{number}", reason=repeated)
+        await site.plane.escalate(Severity.WARNING, actor=maintainer.AGENT, key=f"e{number}", reason=repeated)
     await site.plane.hand_over(quiet, actor=maintainer.AGENT, key="quiet", reason="nothing is the matter")
     newest, older = parsed(await site.admin.get("/maintainer/recent")).one(".handover").all("li")
     assert newest.one("a").text == quiet

@@ -1,9 +1,11 @@
-"""Views of the journal and the run's events. Texts are redacted; the numbers of an applied plan are passed on."""
+"""Views of the journal and the run's events: kinds, causes and numbers; texts of other authors are redacted."""
 
 from collections.abc import Mapping
+from typing import Any
 
-from astraflow.contract.fleet.decisions import Decision, DecisionKind
-from astraflow.contract.records import render
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.record_causes import CAUSES
+from astraflow.contract.record_kinds import RecordKind, Topic
 from astraflow.contract.reports.report import Event
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.inputs import EventsInput
@@ -11,13 +13,13 @@ from maintainer.agent.tools.views.pools import pool_view
 from maintainer.agent.tools.views.redacted_texts import redact
 from maintainer.agent.tools.views.view_context import ViewContext, rounded
 
-_KINDS: Mapping[str, frozenset[DecisionKind]] = {
-    "changes": frozenset({DecisionKind.APPLY, DecisionKind.SPEC}),
-    "refusals": frozenset({DecisionKind.REFUSE, DecisionKind.REJECT}),
-    "launch_failures": frozenset({DecisionKind.LAUNCH_FAILED}),
-    "orphans": frozenset({DecisionKind.ORPHAN}),
-    "overrides": frozenset({DecisionKind.OVERRIDE}),
-    "escalations": frozenset({DecisionKind.ESCALATE, DecisionKind.NOTE}),
+_KINDS: Mapping[str, frozenset[RecordKind]] = {
+    "changes": frozenset({RecordKind.APPLY, RecordKind.SPEC}),
+    "refusals": frozenset({RecordKind.REFUSE, RecordKind.REJECT}),
+    "launch_failures": frozenset({RecordKind.LAUNCH_FAILED}),
+    "orphans": frozenset({RecordKind.ORPHAN}),
+    "overrides": frozenset({RecordKind.OVERRIDE}),
+    "escalations": frozenset({RecordKind.ESCALATE, RecordKind.NOTE}),
 }
 
 
@@ -41,43 +43,44 @@ def explanation(view_context: ViewContext, decision: Decision) -> outputs.Explai
     """`fleet_explain`."""
     change = decision.change
     pool = next(
-        (candidate for candidate in view_context.snapshot.fleet.pools if candidate.spec.id == decision.pool), None
+        (candidate for candidate in view_context.snapshot.fleet.pools if candidate.spec.id == decision.subject), None
     )
     return outputs.ExplainOutput(
         decision=decision.ordinal,
-        age_s=rounded(view_context.snapshot.at - decision.at),
-        kind=decision.kind,
-        pool=view_context.names.token("pool", decision.pool) or None,
-        by=decision.actor.role,
+        by=decision.role,
         nodes_before=change.nodes_before if change is not None else None,
         nodes_after=change.nodes_after if change is not None else None,
         launched=change.launched if change is not None else None,
         retired=change.retired if change is not None else None,
         override_s=rounded(change.override_s) if change is not None else None,
         was_approved=change is not None and change.is_approved,
-        message=redact(decision.message, view_context.names),
-        reason=redact(decision.reason, view_context.names),
+        rules=[finding.code for finding in decision.findings],
         pool_now=pool_view(view_context, pool) if pool is not None else None,
+        **_record_fields(view_context, decision, pool=decision.subject),
     )
 
 
 def _entry(view_context: ViewContext, decision: Decision) -> outputs.EventView:
-    return outputs.EventView(
-        decision=decision.ordinal,
-        age_s=rounded(view_context.snapshot.at - decision.at),
-        kind=decision.kind,
-        pool=view_context.names.token("pool", decision.pool) or None,
-        by=decision.actor.role,
-        text=redact(f"{decision.message}: {decision.reason}", view_context.names),
-    )
+    fields = _record_fields(view_context, decision, pool=decision.subject)
+    return outputs.EventView(decision=decision.ordinal, by=decision.role, **fields)
 
 
 def _event(view_context: ViewContext, event: Event) -> outputs.EventView:
-    return outputs.EventView(
-        decision=None,
-        age_s=rounded(view_context.snapshot.at - event.at),
-        kind="node",
-        pool=None,
-        by=None,
-        text=redact(f"{event.kind.value}: {render(event)}", view_context.names),
-    )
+    is_of_pool = Topic.FLEET in event.kind.topics and event.kind.subject == "pool"
+    fields = _record_fields(view_context, event, pool=event.subject if is_of_pool else "")
+    return outputs.EventView(decision=None, by=None, **fields)
+
+
+def _record_fields(view_context: ViewContext, record: Decision | Event, *, pool: str) -> dict[str, Any]:
+    """Fields of a record: numbers and words of ours; texts of other authors are redacted."""
+    texts = [str(value) for value in record.values.values() if isinstance(value, str)]
+    texts += [record.reason] if record.reason else []
+    return {
+        "age_s": rounded(view_context.snapshot.at - record.at),
+        "kind": record.kind,
+        "pool": view_context.names.token("pool", pool) or None,
+        "severity": record.severity,
+        "cause": record.cause if record.cause in CAUSES else None,
+        "numbers": {name: rounded(value) for name, value in record.values.items() if isinstance(value, int | float)},
+        "text": redact("; ".join(texts), view_context.names) if texts else None,
+    }

@@ -4,11 +4,11 @@ from collections import Counter
 from statistics import median
 from typing import Any
 
-from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.contract.fleet.maintainer import ProposalState
 from astraflow.contract.fleet.plans import Role
 from astraflow.contract.fleet.pools import Pool
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.report import NodeState
 from maintainer.agent.observation.signals import SignalKind, launch_failures
 from maintainer.agent.observation.snapshot import Snapshot
@@ -28,8 +28,8 @@ def pool_view(view_context: ViewContext, pool: Pool) -> outputs.PoolView:
     failed = [
         decision
         for decision in snapshot.decisions
-        if decision.kind is DecisionKind.LAUNCH_FAILED
-        and decision.pool == spec.id
+        if decision.kind is RecordKind.LAUNCH_FAILED
+        and decision.subject == spec.id
         and snapshot.at - decision.at <= FAILURES_S
     ]
     pool_signals = [signal for signal in view_context.signals if signal.pool == spec.id]
@@ -55,7 +55,9 @@ def pool_view(view_context: ViewContext, pool: Pool) -> outputs.PoolView:
         override_left_s=seconds_left(pool.override_until_at, snapshot.at),
         breaker_left_s=seconds_left(pool.breaker_until, snapshot.at),
         launch_failures_1h=launch_failures(snapshot, spec.id, within_s=FAILURES_S),
-        failure_causes=dict(Counter(category_of(decision.reason) for decision in failed)),
+        failure_causes=dict(
+            Counter(category_of(str(decision.values.get("error", decision.reason))) for decision in failed)
+        ),
         lost_nodes=sum(
             1 for node in view_context.nodes.values() if node.facts.pool == spec.id and node.state is NodeState.LOST
         ),

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.contract.fleet.maintainer import MaintainerMode
+from astraflow.contract.record_kinds import RecordKind, Severity
+from astraflow.contract.records import problem_record
 from maintainer.agent.config import NotifyConfig
 from maintainer.agent.notifications.journal_relay import ALARM_TITLES, PAGE, JournalRelay
 from maintainer.agent.notifications.notice_queue import NoticeQueue
@@ -44,7 +45,7 @@ class Life:
         return [post["text"] for post in self.posted]
 
 
-async def escalated(here: Scene, text: str, *, key: str, severity: str = "warning") -> None:
+async def escalated(here: Scene, text: str, *, key: str, severity: Severity = Severity.WARNING) -> None:
     await here.parts.fleet_manager.escalate(severity, actor=HAL, key=key, reason=text)
 
 
@@ -58,11 +59,11 @@ async def test_an_escalation_over_mcp_reaches_the_maintainers_webhook(tmp_path: 
         await here.maintainer.send_notices()
         [notice] = here.posted
         assert (notice["kind"], notice["severity"], notice["title"]) == ("escalation", "critical", "claude escalates")
-        assert notice["text"] == f"critical: {first}"
+        assert notice["text"] == first
         await here.mode(MaintainerMode.OFF)  # notices are sent in every mode
         await escalated(here, second, key="again")
         await here.maintainer.send_notices()
-        assert [post["text"] for post in here.posted[1:]] == [f"warning: {second}"]
+        assert [post["text"] for post in here.posted[1:]] == [f"{second}"]
 
 
 async def test_each_entry_is_sent_once_also_over_a_restart(tmp_path: Path) -> None:
@@ -71,16 +72,16 @@ async def test_each_entry_is_sent_once_also_over_a_restart(tmp_path: Path) -> No
     async with scene(tmp_path) as here:
         first = Life(here, path)
         await escalated(here, before, key="1")
-        assert await first.turn() == [f"warning: {before}"]
+        assert await first.turn() == [f"{before}"]
         assert await first.turn() == []
         await escalated(here, during, key="2")
         await escalated(here, during, key="2")
         second = Life(here, path)
-        assert await second.turn() == [f"warning: {during}"]
+        assert await second.turn() == [f"{during}"]
         assert await second.turn() == []
         await escalated(here, unsent, key="3")
         await second.relay.forward_new_entries()
-        assert await Life(here, path).turn() == [f"warning: {unsent}"]
+        assert await Life(here, path).turn() == [f"{unsent}"]
 
 
 @pytest.mark.long
@@ -91,29 +92,33 @@ async def test_several_pages_are_read_to_the_end_and_old_entries_are_dropped(tmp
         assert await life.turn() == []
         for number in range(many):
             await escalated(here, f"matter {'x' * number}", key=f"m-{number}")
-        assert await life.turn() == [f"warning: matter {'x' * number}" for number in range(many)]
+        assert await life.turn() == [f"matter {'x' * number}" for number in range(many)]
         await escalated(here, "old", key="old")
         here.clock.advance(2 * 86400.0)
         await escalated(here, "new", key="new")
-        assert await life.turn() == ["warning: new"]
+        assert await life.turn() == ["new"]
         assert life.notifier.dropped == 1
 
 
 async def test_alarms_of_the_fleet_service_are_sent_with_their_end(tmp_path: Path) -> None:
     async with scene(tmp_path) as here:
-        subject, problem = "provider cloud", "provider cloud cannot be read: 503"
-        life, problems = Life(here, tmp_path / "notices.json"), {subject: problem}
+        subject, text = "provider cloud", "provider cloud cannot be read: 503"
+        life, problems = (
+            Life(here, tmp_path / "notices.json"),
+            {subject: problem_record("provider_unreadable", "", provider="cloud", error="503")},
+        )
         alarms = Alarms(here.parts.fleet, here.parts.fleet_manager, here.parts.database, lambda: problems)
         await alarms.check()
         here.clock.advance(600.0)
         await alarms.check()
-        assert await life.turn() == [f"warning: {problem}"]
-        assert (life.posted[0]["kind"], life.posted[0]["title"]) == ("alarm", ALARM_TITLES[DecisionKind.ALARM])
+        assert await life.turn() == [text]
+        assert life.posted[0]["severity"] == "warning"
+        assert (life.posted[0]["kind"], life.posted[0]["title"]) == ("alarm", ALARM_TITLES[RecordKind.ALARM])
         problems.clear()
         await alarms.check()
         [text] = await life.turn()
-        assert text.startswith(f"info: {subject}: ")
-        assert life.posted[0]["title"] == ALARM_TITLES[DecisionKind.ALARM_OVER]
+        assert text.startswith(f"{subject}: ")
+        assert life.posted[0]["title"] == ALARM_TITLES[RecordKind.ALARM_OVER]
 
 
 async def test_the_relay_resumes_after_an_outage_and_with_a_new_audit_log(tmp_path: Path) -> None:
@@ -128,10 +133,10 @@ async def test_the_relay_resumes_after_an_outage_and_with_a_new_audit_log(tmp_pa
         here.fleet.is_away = False
         text = "it is back"
         await escalated(here, text, key="back")
-        assert await life.turn() == [f"warning: {text}"]
+        assert await life.turn() == [f"{text}"]
     async with scene(tmp_path / "two") as here:
-        await here.parts.fleet_manager.escalate("info", actor=OTTO, key="1", reason="another")
-        assert await Life(here, path).turn() == ["info: another"]
+        await here.parts.fleet_manager.escalate(Severity.INFO, actor=OTTO, key="1", reason="another")
+        assert await Life(here, path).turn() == ["another"]
 
 
 async def test_without_a_webhook_the_audit_log_is_not_read(tmp_path: Path) -> None:

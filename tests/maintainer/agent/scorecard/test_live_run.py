@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.fleet.decisions import Decision, DecisionKind
+from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.pools import FleetStatus, Pool
 from astraflow.contract.fleet.recommendations import WhatIfAnswer, WhatIfQuestion
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.report import Report
 from astraflow.scaling.options import Spec
 from astraflow.scaling.what_if import changed_spec, replay
@@ -62,11 +63,12 @@ def change(ordinal: int, *, age_s: float, **changes: Any) -> Decision:
     usual = Decision(
         ordinal=ordinal,
         at=START - age_s,
-        kind=DecisionKind.APPLY,
-        pool=POOL,
-        actor=HAL,
+        kind=RecordKind.APPLY,
+        subject=POOL,
+        actor=HAL.name,
+        role=HAL.role,
         reason="launches fail elsewhere",
-        message="from 3 to 5 nodes, 2 launched",
+        values={"before": 3, "after": 5, "launched": 2},
     )
     return replace(usual, **changes)
 
@@ -83,8 +85,8 @@ async def pools(tmp_path: Path) -> tuple[Pool, ...]:
 def test_only_its_own_applied_changes_of_the_last_day_count() -> None:
     journal = (
         change(5, age_s=10.0),
-        change(4, age_s=20.0, kind=DecisionKind.REFUSE),
-        change(3, age_s=30.0, actor=ALICE),
+        change(4, age_s=20.0, kind=RecordKind.REFUSE),
+        change(3, age_s=30.0, actor=ALICE.name),
         change(2, age_s=MAX_AGE_S),
         change(1, age_s=MAX_AGE_S + 1.0),
     )

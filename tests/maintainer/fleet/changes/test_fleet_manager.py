@@ -14,6 +14,7 @@ from astraflow.contract.fleet.plans import Actor, PlanId, PlanRequest, Role, Ver
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import Severity
 from maintainer.fleet.guard.inputs import GuardInputs
 from maintainer.fleet.ledger.ledger import Ledger
 from maintainer.fleet.state.fleet import FLEET_ACTOR
@@ -111,7 +112,7 @@ async def test_a_plan_is_judged_again_when_it_is_applied(tmp_path: Path) -> None
     assert inputs.application.applier == HAL
     assert parts.states() == {}
     newest = (await parts.ledger.decisions(pool="", before=None, limit=1))[0][0]
-    assert (newest.kind.value, newest.actor) == ("refuse", HAL)
+    assert (newest.kind.value, newest.actor) == ("refuse", HAL.name)
 
 
 async def test_a_plan_that_needs_approval_waits_for_a_person(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ async def test_a_plan_is_applied_by_its_planner_or_a_person_of_no_lower_role(tmp
         with pytest.raises(PlanRefused, check=lambda problem: problem.code == "fleet.plan_refused"):
             await fleet_manager.apply(plan.id, key="k", applier=applier)
         (refused,), _ = await parts.ledger.decisions(pool="", before=None, limit=1)
-        assert (refused.kind.value, refused.actor) == ("refuse", applier)
+        assert (refused.kind.value, refused.actor) == ("refuse", applier.name)
         assert [finding.code.value for finding in refused.findings] == ["planner"]
     assert parts.states() == {}
     for number, (planner, applier) in enumerate([(HAL, OTTO), (OTTO, OTTO), (OTTO, EVE), (EVE, ALICE), (HAL, HAL)], 1):
@@ -153,7 +154,7 @@ async def test_an_actor_of_one_pool_cannot_change_another_pool(tmp_path: Path) -
         with raises_code(PlanRefused, "fleet.plan_refused", applier.name):
             await fleet_manager.apply(there.id, key=f"fooled{number}", approver=applier)
     (refused,), _ = await parts.ledger.decisions(pool="us", before=None, limit=1)
-    assert (refused.kind.value, refused.actor.name) == ("refuse", alice_here.name)
+    assert (refused.kind.value, refused.actor) == ("refuse", alice_here.name)
     assert [finding.code.value for finding in refused.findings] == ["scope"]
     with pytest.raises(NotPermitted) as caught:
         await fleet_manager.plans.make(replace(request(1, actor=otto_here), pool=us))
@@ -181,10 +182,8 @@ async def test_an_actor_of_one_pool_cannot_change_another_pool(tmp_path: Path) -
 
     here = await fleet_manager.plans.make(request(2, actor=otto_here))
     assert len((await fleet_manager.apply(here.id, key="own", approver=otto_here)).launched) == 2
-    assert (
-        "for 5 minutes"
-        in (await fleet_manager.set_override(POOL, minutes=5, actor=otto_here, key="override", reason="r")).message
-    )
+    override = await fleet_manager.set_override(POOL, minutes=5, actor=otto_here, key="override", reason="r")
+    assert override.values == {"minutes": 5}
 
 
 async def test_agents_apply_plans_only_in_auto_mode(tmp_path: Path) -> None:
@@ -374,9 +373,9 @@ async def test_every_change_is_in_the_audit_log_with_actor_and_reason(tmp_path: 
     parts = await build(tmp_path)
     await parts.want(2)
     await parts.fleet_manager.set_override(POOL, minutes=5, actor=OTTO, key="h", reason="lunch")
-    await parts.fleet_manager.escalate("warning", actor=HAL, key="e", reason="prices rise")
+    await parts.fleet_manager.escalate(Severity.WARNING, actor=HAL, key="e", reason="prices rise")
     decisions, has_older = await parts.ledger.decisions(pool="", before=None, limit=10)
-    assert [(entry.kind.value, entry.actor.name, entry.reason) for entry in decisions] == [
+    assert [(entry.kind.value, entry.actor, entry.reason) for entry in decisions] == [
         ("escalate", "hal", "prices rise"),
         ("override", "otto", "lunch"),
         ("apply", "alice", "a test"),
@@ -388,8 +387,8 @@ async def test_every_change_is_in_the_audit_log_with_actor_and_reason(tmp_path: 
 
 async def test_a_note_repeated_under_one_key_is_one_entry(tmp_path: Path) -> None:
     parts = await build(tmp_path)
-    first = await parts.fleet_manager.escalate("info", actor=HAL, key="e", reason="look")
-    assert await parts.fleet_manager.escalate("info", actor=HAL, key="e", reason="look") == first
+    first = await parts.fleet_manager.escalate(Severity.INFO, actor=HAL, key="e", reason="look")
+    assert await parts.fleet_manager.escalate(Severity.INFO, actor=HAL, key="e", reason="look") == first
     assert len((await parts.ledger.decisions(pool="", before=None, limit=10))[0]) == 1
 
 

@@ -96,7 +96,7 @@ async def test_many_absent_instances_are_an_unreadable_provider(tmp_path: Path) 
     provider.edit = LISTS["one"]
     await parts.pass_time(30.0, sweep_s=10.0)
     assert parts.states() == {"pending": 4}
-    assert "3 of 4" in parts.reconciler.problems()["provider cloud"]
+    assert "3 of 4" in str(parts.reconciler.problems()["provider cloud"].values["error"])
     provider.edit = None
     await parts.pass_time(200.0)
     assert (parts.states(), parts.cloud.starts) == ({"ready": 4}, 4)
@@ -109,7 +109,7 @@ async def test_a_booting_instance_that_is_not_listed_is_asked_for_by_its_own_id(
     change_tags(machine, cluster="changed")
     await parts.pass_time(40.0, sweep_s=10.0)
     assert parts.states() == {"pending": 1}
-    assert f"listing of {first(parts).id}" in parts.reconciler.problems()
+    assert f"instance_not_listed of {first(parts).id}" in parts.reconciler.problems()
     parts.cloud.end(machine, after_s=0.0)
     await parts.pass_time(20.0, sweep_s=10.0)
     assert parts.cloud.starts == 2
@@ -121,7 +121,7 @@ async def test_an_instance_with_changed_tags_is_counted_and_reported(tmp_path: P
     change_tags(parts.cloud.machines[changed.instance.handle], cluster="changed")
     await parts.pass_time(600.0)
     assert (parts.states(), parts.cloud.starts) == ({"ready": 3}, 3)
-    assert list(parts.reconciler.problems()) == [f"listing of {changed.id}"]
+    assert list(parts.reconciler.problems()) == [f"instance_not_listed of {changed.id}"]
 
 
 async def test_an_instance_recorded_as_gone_is_adopted_when_its_node_works(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ async def test_an_instance_recorded_as_gone_is_adopted_when_its_node_works(tmp_p
     parts.clock.advance(30.0)
     parts.fleet.observation.update(parts.run.report())
     assert parts.fleet.size(POOL) == 3
-    assert f"heartbeats of {wrong.id}" in parts.reconciler.problems()
+    assert f"instance_returned of {wrong.id}" in parts.reconciler.problems()
     await parts.pass_time(65.0)
     adopted = parts.ledger.records[wrong.id].instance
     assert (adopted.state, adopted.cause, adopted.gone_at) == (InstanceState.READY, None, None)
@@ -193,7 +193,7 @@ async def test_a_termination_has_ended_when_the_instance_itself_has(tmp_path: Pa
     await parts.want(1)
     await parts.pass_time(600.0)
     assert parts.states() == {"ready": 1, "retiring": 1}
-    assert [key.partition(" ")[0] for key in parts.reconciler.problems()] == ["termination"]
+    assert [key.partition(" ")[0] for key in parts.reconciler.problems()] == ["instance_not_terminated"]
     for machine in parts.cloud.alive():
         if machine.instance.handle.launch_id in parts.run.drained:
             parts.cloud.end(machine, after_s=0.0)

@@ -6,6 +6,7 @@ import pytest
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
 from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.records import render_summary
 from maintainer.fleet.providers.base import Provider
 from tests.errors import raises_code
 from tests.fakes.cloud import Cloud, CloudProvider
@@ -42,7 +43,7 @@ async def test_a_fault_terminates_a_share_of_the_nodes_which_are_replaced(tmp_pa
     assert len(loss.lost) == 3
     assert not [launch for launch in loss.lost if parts.cloud.find(launch)]
     assert loss.decision.kind.value == "fault"
-    assert "3 of 10" in loss.decision.message
+    assert "3 of 10" in render_summary(loss.decision)
     await parts.pass_time(240.0)
     assert parts.states() == {"ready": 10}
     assert not set(loss.lost) & {record.id for record in parts.ledger.alive()}

@@ -139,7 +139,7 @@ async def test_an_instance_missing_in_two_lists_is_gone_and_replaced(tmp_path: P
     parts.run.is_away = True
     await parts.pass_time(300.0)
     assert parts.states() == {"ready": 3}  # dataflow does not answer, so the node may work
-    assert f"listing of {lost.id}" in parts.reconciler.problems()
+    assert f"instance_not_listed of {lost.id}" in parts.reconciler.problems()
     parts.run.is_away = False
     await parts.pass_time(150.0)
     assert parts.states() == {"ready": 3}
@@ -187,7 +187,7 @@ async def test_an_unreadable_provider_changes_nothing_and_is_a_problem(tmp_path:
     for _ in range(5):
         await blind.reconciler.sweep()
     assert blind.states() == {"ready": 3}
-    assert str(expired) in blind.reconciler.problems()["provider cloud"]
+    assert blind.reconciler.problems()["provider cloud"].values["error"] == str(expired)
     assert blind.reconciler.last_sweep_at is None
 
 
@@ -280,7 +280,7 @@ async def test_an_instance_that_does_not_terminate_is_retried_and_is_a_problem(t
     await parts.pass_time(400.0)
     assert parts.states() == {"ready": 1, "retiring": 1}
     (retiring,) = [record.id for record in parts.ledger.alive() if record.instance.retiring_at is not None]
-    assert set(parts.reconciler.problems()) == {f"termination of {retiring}"}
+    assert set(parts.reconciler.problems()) == {f"instance_not_terminated of {retiring}"}
     await parts.pass_time(700.0)
     assert parts.states() == {"ready": 1}
     assert parts.reconciler.problems() == {}

@@ -145,7 +145,8 @@ async def test_a_launch_survives_an_hour_of_waiting(tmp_path: Path, away: str) -
     parts.run.is_away = away == "dataflow"
     await parts.pass_time(3600.0, tick_s=15.0)
     assert parts.states() == {"intended": 4}
-    assert f"launch of {min(launches)}" in parts.reconciler.problems()
+    cause = "launch_held" if away == "kill switch" else "launch_waits"
+    assert f"{cause} of {min(launches)}" in parts.reconciler.problems()
     outage.error, parts.run.is_away = None, False
     await parts.fleet_manager.kill_switch(KillScope.NONE, actor=ALICE, key="off", reason="a test")
     await parts.pass_time(120.0)

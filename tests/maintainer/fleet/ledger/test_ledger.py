@@ -1,6 +1,7 @@
 """The ledger restores all writes completely after a restart or a crash."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +83,8 @@ async def test_earlier_failed_launches_are_read_from_the_audit_log(tmp_path: Pat
     )
     journal = (
         "insert into fleet_decisions (ordinal, at, kind, pool, actor, role, reason, message, key) "
-        "values (1, 7.5, 'launch_failed', 'eu', 'fleet', 'rule', 'boot', 'launch 01B failed, 1 in a row', '')"
+        "values (1, 7.5, 'launch_failed', 'eu', 'fleet', 'rule', 'boot', 'launch 01B failed, 1 in a row', ''), "
+        "(2, 8.5, 'alarm', '', 'fleet', 'rule', 'provider x', 'warning: provider x cannot be read: 503', '')"
     )
     with engine.connect() as connection:
         config = Config()
@@ -94,7 +96,13 @@ async def test_earlier_failed_launches_are_read_from_the_audit_log(tmp_path: Pat
         connection.execute(statement(journal))
         command.upgrade(config, "head")
         instance_rows = connection.execute(statement("select id, cause from fleet_instances order by id")).all()
+        records = connection.execute(statement("select severity, values_json from fleet_decisions order by ordinal"))
+        decisions = [(severity, json.loads(values)) for severity, values in records.all()]
     engine.dispose()
+    assert decisions == [
+        ("info", {"text": "launch 01B failed, 1 in a row"}),
+        ("warning", {"text": "provider x cannot be read: 503"}),
+    ]
     assert [tuple(row) for row in instance_rows] == [("01A", None), ("01B", "failed")]
 
 
