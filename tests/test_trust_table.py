@@ -7,7 +7,7 @@ from pathlib import Path
 from astraflow.access.callers import GRANTS, Role
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.wire.routes import ROUTES
-from tests.runtime.test_child_environment import STARTS
+from tests.runtime.processes.test_child_environment import STARTS
 from web.security.roles import ROLE_PERMISSIONS, Permission
 from web.security.roles import Role as PageRole
 

@@ -14,8 +14,8 @@ from importlib import import_module
 from typing import Any
 
 from astraflow.contract.errors import AstraFlowError, RateLimited, Unavailable
-from astraflow.runtime.child_environment import PYTHON_VARIABLES, child_environment
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.processes.child import PYTHON_VARIABLES, child_environment
 from astraflow.runtime.processes.requests import Answers, ProcessLost, RequestProcess
 from astraflow.runtime.processes.supervised import end_with_parent, parent_variable
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 
-from astraflow.runtime.child_environment import child_environment
+from astraflow.runtime.processes.child import child_environment
 
 OPTIONS = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
 """Options of every command: no prompts, and plain output."""

@@ -14,11 +14,11 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
-from astraflow.runtime.child_environment import child_environment
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.imports import needs_extra
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.processes.child import child_environment
 from astraflow.tools import tool_sources
 from astraflow.tools.base import PARAMETER_NAME, TOOL_NAME, Tool, ToolError
 

@@ -31,11 +31,11 @@ from astraflow.agents.programs.sdk_clients import UNSET_KEY, UNSET_URL
 from astraflow.agents.proxy.server import environment as client_environment
 from astraflow.contract.errors import InternalError, InvalidInput
 from astraflow.contract.values import Json
-from astraflow.runtime.child_environment import PYTHON_VARIABLES, child_environment
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.folders.contained_files import contained_bytes
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_named_plugins
+from astraflow.runtime.processes.child import PYTHON_VARIABLES, child_environment
 from astraflow.runtime.processes.requests import ProcessLost, RequestProcess
 from astraflow.runtime.untrusted_json import parsed_json
 from astraflow.sandbox.base import Command, JobResult, Outcome

@@ -10,7 +10,7 @@ import astraflow
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.environments.adapters.worker import MAX_LINE_BYTES
-from astraflow.runtime.child_environment import PYTHON_VARIABLES, child_environment
+from astraflow.runtime.processes.child import PYTHON_VARIABLES, child_environment
 from astraflow.runtime.processes.requests import Loss, ProcessLost, RequestProcess
 from astraflow.runtime.processes.supervised import parent_variable
 

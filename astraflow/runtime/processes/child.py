@@ -1,10 +1,10 @@
-"""One child process: in a session of its own, ended with its group, with its output in a log or returned."""
+"""One child process: its environment, a session of its own, its output in a log or returned, the end of its group."""
 
 import asyncio
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,27 @@ MAX_LINE_BYTES = 2**20
 """Longest line of a logged output; a longer one is dropped."""
 _LAST_LINES_S = 1.0
 """Longest wait for the last lines of an ended process, whose own children may hold its output open. Seconds."""
+_KEPT = (
+    "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE",
+    "TMPDIR", "TZ", "USER",
+)  # fmt: skip
+"""Variables that programs need on any host, and that hold no secret."""
+PYTHON_VARIABLES = (
+    "ASTRAFLOW_HOME", "ASTRAFLOW_PLUGINS", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED", "PYTHONPATH", "PYTHONUTF8",
+    "PYTHONWARNINGS", "VIRTUAL_ENV",
+)  # fmt: skip
+"""Variables of programs that import AstraFlow or the user's modules in this interpreter."""
+
+
+def child_environment(names: Iterable[str] = (), /, **added: str) -> dict[str, str]:
+    """Returns the environment of a child process that runs code or texts of others, to which no token or key of this
+    process may come: what programs need on any host, the named variables of this process as far as they are set, and
+    the added ones.
+
+    >>> sorted(child_environment(OMP_NUM_THREADS="1").keys() - set(_KEPT))
+    ['OMP_NUM_THREADS']
+    """
+    return {name: os.environ[name] for name in (*_KEPT, *names) if name in os.environ} | added
 
 
 class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
@@ -208,7 +229,8 @@ class CommandResult:
 
 
 async def run_command(*argv: str, environment: Mapping[str, str], limit_s: float) -> CommandResult:
-    """Runs a command without input. It is killed when it takes longer or the caller is cancelled.
+    """Runs a command without input. It is killed when it takes longer or the caller is cancelled, and what it started
+    and left in its group also when it ends.
 
     Raises: OSError when it cannot be started; TimeoutError.
     """

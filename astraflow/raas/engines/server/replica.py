@@ -30,10 +30,10 @@ from astraflow.raas.engines.server.dialect import Dialect
 from astraflow.raas.engines.server.environments import Environment
 from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.raas.engines.server.process import ServerProcess
-from astraflow.runtime.child_environment import child_environment
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.folders.compile_caches import private_cache_variables
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.processes.child import child_environment
 
 log = get_logger()
 

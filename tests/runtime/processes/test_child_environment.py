@@ -15,12 +15,12 @@ import pytest
 from astraflow.agents.programs.callables import _ForkServer
 from astraflow.environments.adapters.worker_process import start_worker
 from astraflow.rewards.worker_pool import WorkerPool
-from astraflow.runtime.child_environment import child_environment
 from astraflow.runtime.pip import run_logged
+from astraflow.runtime.processes.child import child_environment
 from astraflow.tools.mcp_servers import McpOptions, _client
 from maintainer.fleet.providers.local_process.machine_folders import MachineFolders
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 MINIMAL = "gets a minimal environment"
 SECRETS = (
