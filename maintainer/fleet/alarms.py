@@ -17,7 +17,8 @@ from astraflow.runtime.logs import get_logger
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.ledger.records import spending_rate, spent_today
 from maintainer.fleet.ledger.tables import DecisionRow
-from maintainer.fleet.state.fleet import BREAKER_FAILURES, FLEET_ACTOR, Fleet
+from maintainer.fleet.state.fleet import FLEET_ACTOR, FleetState
+from maintainer.fleet.state.fleet_records import BREAKER_FAILURES
 
 log = get_logger()
 
@@ -41,7 +42,7 @@ class Alarms:
     """Raises and ends alarms. One instance per service."""
 
     def __init__(
-        self, fleet: Fleet, manager: FleetManager, database: Database, problems: Callable[[], Mapping[str, Record]]
+        self, fleet: FleetState, manager: FleetManager, database: Database, problems: Callable[[], Mapping[str, Record]]
     ) -> None:
         """problems: problems that the reconciler has found, by key."""
         self._fleet = fleet

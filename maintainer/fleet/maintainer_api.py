@@ -24,7 +24,7 @@ from maintainer.fleet.guard.guard import HUMAN_ROLES
 from maintainer.fleet.ledger import rows
 from maintainer.fleet.ledger.records import MaintainerSetting
 from maintainer.fleet.ledger.tables import EntryRow
-from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.fleet import FleetState
 
 MAX_TRANSCRIPT_ENTRIES = 20_000
 """Number of latest transcript entries that are stored; the maintainer's own file has all."""
@@ -33,7 +33,7 @@ MAX_TRANSCRIPT_ENTRIES = 20_000
 class MaintainerApi:
     """Status, mode, notes and transcript of the maintainer. One instance per service."""
 
-    def __init__(self, fleet: Fleet, manager: FleetManager, database: Database) -> None:
+    def __init__(self, fleet: FleetState, manager: FleetManager, database: Database) -> None:
         self._fleet = fleet
         self._manager = manager
         self._database = database

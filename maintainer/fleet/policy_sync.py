@@ -12,7 +12,7 @@ from astraflow.runtime.logs import get_logger
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.ledger.records import PoolRecord, spent_today
 from maintainer.fleet.providers.base import ProviderError
-from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.fleet import FleetState
 from maintainer.fleet.state.observation import DataflowControl
 
 log = get_logger()
@@ -24,7 +24,7 @@ QUOTE_S = 60.0
 class PolicySync:
     """Reports constraints to dataflow. One instance per service."""
 
-    def __init__(self, fleet: Fleet, manager: FleetManager, dataflow: DataflowControl) -> None:
+    def __init__(self, fleet: FleetState, manager: FleetManager, dataflow: DataflowControl) -> None:
         self._fleet = fleet
         self._manager = manager
         self._dataflow = dataflow

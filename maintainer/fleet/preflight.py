@@ -27,7 +27,7 @@ from maintainer.fleet.providers.base import (
     UnknownError,
     unread_places,
 )
-from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.fleet import FleetState
 from maintainer.fleet.state.idempotency import require_pool_access
 
 log = get_logger()
@@ -55,7 +55,7 @@ NO_ANSWER = "Check that the fleet service reaches the provider over the network,
 class PreflightChecks:
     """Preflight checks and their latest results, in memory. One instance per service."""
 
-    def __init__(self, fleet: Fleet, plans: Plans) -> None:
+    def __init__(self, fleet: FleetState, plans: Plans) -> None:
         self._fleet = fleet
         self._plans = plans
         self._latest: dict[str, PreflightResult] = {}

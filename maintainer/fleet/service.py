@@ -43,7 +43,8 @@ from maintainer.fleet.preflight import PreflightChecks
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import Provider
 from maintainer.fleet.servicer import FleetPlaneServicer
-from maintainer.fleet.state.fleet import FLEET_ACTOR, Fleet, KillSwitchFile
+from maintainer.fleet.state.fleet import FLEET_ACTOR, FleetState, KillSwitchFile
+from maintainer.fleet.state.fleet_records import FleetRecords
 from maintainer.fleet.state.idempotency import IdempotentReplies
 from maintainer.fleet.state.observation import (
     DataflowControl,
@@ -98,7 +99,7 @@ async def serve(
         provider_by_name = build_providers(config, clock=clock, directory=directory)
         for provider in provider_by_name.values():
             resources.push_async_callback(provider.close)
-        fleet = Fleet(
+        fleet = FleetState(
             config=config,
             ledger=ledger,
             providers=provider_by_name,
@@ -121,8 +122,9 @@ async def serve(
 class Service:
     """Background loops of the service and their shared parts."""
 
-    def __init__(self, fleet: Fleet, dataflow_control: DataflowControl, database: Database) -> None:
+    def __init__(self, fleet: FleetState, dataflow_control: DataflowControl, database: Database) -> None:
         self._fleet = fleet
+        self._records = FleetRecords(fleet)
         self._dataflow = dataflow_control
         replies = IdempotentReplies(fleet)
         self._manager = FleetManager(fleet, replies)
@@ -166,7 +168,7 @@ class Service:
         if not self._fleet.config.retire_on_stop or self._fleet.kill is KillScope.ALL:
             return
         for record in self._fleet.ledger.alive():
-            await self._fleet.record_event(
+            await self._records.record_event(
                 record.id, InstanceEvent.STOP, message="the fleet service is stopping (retire_on_stop)"
             )
         try:
@@ -205,7 +207,7 @@ def build_providers(config: FleetConfig, *, clock: Clock, directory: Path) -> Ma
     }
 
 
-async def seed_pools(fleet: Fleet) -> None:
+async def seed_pools(fleet: FleetState) -> None:
     """Creates configured pools that are missing in the ledger; existing pools keep the ledger's spec."""
 
     def decide(ledger: Ledger) -> tuple[Changes, None]:
@@ -215,7 +217,7 @@ async def seed_pools(fleet: Fleet) -> None:
             for name, pool in missing_pools.items()
         )
         decisions = tuple(
-            fleet.decision(
+            FleetRecords(fleet).decision(
                 RecordKind.SPEC,
                 {"change": "created"},
                 pool=name,

@@ -168,7 +168,7 @@ async def breaker(directory: Path) -> None:
             await parts.want(parts.fleet.size(POOL) + 1)
             for record in parts.ledger.alive(POOL):
                 if record.instance.ready_at is None:
-                    await parts.fleet.record_event(
+                    await parts.records.record_event(
                         record.id, InstanceEvent.GONE, message="VcpuLimitExceeded: quota is 0"
                     )
         await play.wake(Want(target=6), Want(pool=OTHER, target=2))

@@ -12,7 +12,7 @@ from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.record_kinds import RecordKind
 from maintainer.fleet.ledger.records import PoolRecord
-from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.fleet import FleetState
 
 HOUR_S = 3600.0
 MAX_CHANGES = 4
@@ -47,7 +47,7 @@ class PoolBefore:
 class Auditor:
     """Auditor of one harness."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: FleetState) -> None:
         self._fleet = fleet
         self._applied: set[str] = set()
         self.violations: list[str] = []

@@ -49,7 +49,7 @@ from maintainer.fleet.ledger.records import LaunchIds, LaunchRecord, PoolRecord
 from maintainer.fleet.maintainer_api import MaintainerApi
 from maintainer.fleet.policy_sync import PolicySync
 from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Tags
-from maintainer.fleet.state.fleet import Fleet, KillSwitchFile
+from maintainer.fleet.state.fleet import FleetState, KillSwitchFile
 from maintainer.fleet.state.idempotency import IdempotentReplies
 from maintainer.fleet.state.observation import Observation, reported_recommendations
 
@@ -86,7 +86,7 @@ class EvaluationHarness:
         config = config.model_copy(
             update={"times": config.times.model_copy(update={"start_timeout_s": max(900.0, 3 * longest_s)})}
         )
-        self.fleet = Fleet(
+        self.fleet = FleetState(
             config=config,
             ledger=ledger,
             providers={PROVIDER: self.cloud},

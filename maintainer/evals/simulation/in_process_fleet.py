@@ -18,7 +18,7 @@ from maintainer.evals.simulation.auditor import Auditor
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.changes.proposals import Proposals
 from maintainer.fleet.maintainer_api import MaintainerApi
-from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.fleet import FleetState
 
 
 class InProcessFleet:
@@ -26,7 +26,7 @@ class InProcessFleet:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: FleetState,
         fleet_manager: FleetManager,
         proposals: Proposals,
         maintainer_api: MaintainerApi,

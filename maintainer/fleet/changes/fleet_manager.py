@@ -17,13 +17,13 @@ from astraflow.contract.ids import PoolId
 from astraflow.contract.record_kinds import RecordKind, Severity
 from astraflow.contract.values import Values
 from maintainer.fleet.changes.plan_application import PlanApplier, applied
-from maintainer.fleet.changes.plans import Plans
+from maintainer.fleet.changes.plans import DraftedPlan, Plans
 from maintainer.fleet.guard.approval import ApplyAttempt, may_approve
 from maintainer.fleet.guard.guard import MAX_OVERRIDE_S, verdict
 from maintainer.fleet.ledger.ledger import Changes, Ledger
 from maintainer.fleet.ledger.records import KillSwitch, MaintainerSetting, PoolRecord
-from maintainer.fleet.providers.base import Quote
-from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.fleet import FleetState
+from maintainer.fleet.state.fleet_records import FleetRecords
 from maintainer.fleet.state.idempotency import (
     IdempotentReplies,
     check_reason,
@@ -40,16 +40,17 @@ MAX_OVERRIDE_MINUTES = MAX_OVERRIDE_S / 60
 class FleetManager:
     """Makes changes to the fleet. Every call returns after its change is durable. One instance per service."""
 
-    def __init__(self, fleet: Fleet, replies: IdempotentReplies) -> None:
+    def __init__(self, fleet: FleetState, replies: IdempotentReplies) -> None:
         self.plans = Plans(fleet)
         self._fleet = fleet
+        self._records = FleetRecords(fleet)
         self._replies = replies
         self._applying = PlanApplier(fleet, self.plans, replies)
 
     async def apply(
-        self, plan_id: PlanId, *, key: str, approver: Actor | None = None, applier: Actor | None = None
+        self, plan: DraftedPlan | PlanId, *, key: str, approver: Actor | None = None, applier: Actor | None = None
     ) -> AppliedPlan:
-        """Records the plan's changes for the actuator.
+        """Records the plan's changes for the actuator. plan: a draft, or the id of a stored plan.
 
         approver: person who approves a plan that needs it. applier: actor who applies the plan; by default the
         approver, else the planner.
@@ -57,15 +58,13 @@ class FleetManager:
         since, the plan is expired or unknown, or the key was used for another request.
         """
         async with self._replies.lock:
-            request_hash = hash_request("apply", plan_id)
+            request_hash = hash_request("apply", plan.plan.id if isinstance(plan, DraftedPlan) else plan)
             stored_reply = await self._replies.find(key, request_hash)
             if stored_reply is not None:
                 return applied(stored_reply)
-            plan, quote = self.plans.get(plan_id)
-            applier = applier or approver or plan.request.actor
-            return await self._apply(
-                plan, quote, key=key, request_hash=request_hash, approver=approver, applier=applier
-            )
+            drafted = plan if isinstance(plan, DraftedPlan) else self.plans.get(plan)
+            applier = applier or approver or drafted.plan.request.actor
+            return await self._apply(drafted, key=key, request_hash=request_hash, approver=approver, applier=applier)
 
     async def put_pool(self, spec: PoolSpec, *, observed_version: int, actor: Actor, key: str, reason: str) -> Pool:
         """Creates a pool, or changes its spec. Raises: NotPermitted, Conflict, InvalidInput."""
@@ -141,8 +140,9 @@ class FleetManager:
         raise NotPermitted(f"cannot set the override of pool {name}: {cause}", code=code)
 
     async def _apply(
-        self, plan: Plan, quote: Quote, *, key: str, request_hash: str, approver: Actor | None, applier: Actor
+        self, drafted: DraftedPlan, *, key: str, request_hash: str, approver: Actor | None, applier: Actor
     ) -> AppliedPlan:
+        plan, quote = drafted.plan, drafted.quote
 
         def decide(ledger: Ledger) -> tuple[Changes, AppliedPlan | PlanRefused]:
             pool = self._fleet.pool(plan.request.pool)
@@ -198,7 +198,9 @@ class FleetManager:
                 "max_nodes": spec.max_nodes,
                 "mode": spec.mode.value,
             }
-            decision = self._fleet.decision(RecordKind.SPEC, values, pool=spec.id, actor=actor, reason=reason, key=key)
+            decision = self._records.decision(
+                RecordKind.SPEC, values, pool=spec.id, actor=actor, reason=reason, key=key
+            )
             return Changes(
                 pools=(pool,), decisions=(decision,), reply=self._replies.make_reply(key, request_hash, {})
             ), None
@@ -207,7 +209,7 @@ class FleetManager:
 
     def _refusal(self, plan: Plan, objection: str, applier: Actor, findings: tuple[Finding, ...], key: str) -> Changes:
         request = plan.request
-        decision = self._fleet.decision(
+        decision = self._records.decision(
             RecordKind.REFUSE,
             {"text": objection},
             pool=request.pool,
@@ -249,7 +251,7 @@ class FleetManager:
 
         def decide(ledger: Ledger) -> tuple[Changes, Decision]:
             check(ledger)
-            decision = self._fleet.decision(
+            decision = self._records.decision(
                 kind, values, pool=pool or "", actor=actor, reason=reason, cause=cause, severity=severity, key=key
             )
             pools = (of_pool(self._fleet.pool(pool)),) if of_pool is not None and pool is not None else ()

@@ -14,9 +14,9 @@ from astraflow.contract.record_kinds import RecordKind
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.guard.guard import AUTOMATIC_MODES
-from maintainer.fleet.ledger.ledger import Changes, Ledger
 from maintainer.fleet.ledger.records import PoolRecord, spending_rate
-from maintainer.fleet.state.fleet import FLEET_ACTOR, Fleet
+from maintainer.fleet.state.fleet import FLEET_ACTOR, FleetState
+from maintainer.fleet.state.fleet_records import FleetRecords
 
 log = get_logger()
 
@@ -26,8 +26,9 @@ REPLACEMENT_REASON = "replacement of lost nodes"
 class Follower:
     """Applies the rule's targets. One instance per service."""
 
-    def __init__(self, fleet: Fleet, manager: FleetManager) -> None:
+    def __init__(self, fleet: FleetState, manager: FleetManager) -> None:
         self._fleet = fleet
+        self._records = FleetRecords(fleet)
         self._manager = manager
         self._recorded_refusals: dict[PoolId, str] = {}
         """Latest refusal by pool, so that the audit log has it once and not at every call."""
@@ -52,15 +53,14 @@ class Follower:
             return
         if target < size and pool.spec.mode is Mode.UP_ONLY:
             return
-        plan, quote = await self._manager.plans.draft(
+        drafted = await self._manager.plans.draft(
             PlanRequest(pool=pool.spec.id, actor=FLEET_ACTOR, reason=reason, target=target)
         )
-        if plan.verdict is Verdict.ALLOWED:
-            self._manager.plans.store(plan, quote)
-            await self._manager.apply(plan.id, key=f"follow:{plan.id}")
+        if drafted.plan.verdict is Verdict.ALLOWED:
+            await self._manager.apply(drafted, key=f"follow:{drafted.plan.id}")
             self._recorded_refusals.pop(pool.spec.id, None)
         else:
-            await self._record_refusal(plan)
+            await self._record_refusal(drafted.plan)
 
     def _is_settled(self, pool: PoolRecord, size: int) -> bool:
         """Returns whether a pool of this size needs no plan.
@@ -99,22 +99,18 @@ class Follower:
         return max(0, math.floor((spec.usd_per_hour_max - spent) / price + 1e-9)) if price > 0 else spec.max_nodes
 
     async def _record_refusal(self, plan: Plan) -> None:
-        fleet, pool = self._fleet, plan.request.pool
+        pool = plan.request.pool
         codes = ", ".join(finding.code.value for finding in plan.findings)
         if self._recorded_refusals.get(pool) == codes:
             return
         self._recorded_refusals[pool] = codes
         message = f"{plan.target} nodes: " + "; ".join(finding.message for finding in plan.findings)
 
-        def decide(_: Ledger) -> tuple[Changes, None]:
-            decision = fleet.decision(
-                RecordKind.REFUSE,
-                {"text": message},
-                pool=pool,
-                actor=FLEET_ACTOR,
-                reason=plan.request.reason,
-                findings=plan.findings,
-            )
-            return Changes(decisions=(decision,)), None
-
-        await fleet.ledger.change(decide)
+        await self._records.add_decision(
+            RecordKind.REFUSE,
+            {"text": message},
+            pool=pool,
+            actor=FLEET_ACTOR,
+            reason=plan.request.reason,
+            findings=plan.findings,
+        )

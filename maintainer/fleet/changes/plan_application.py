@@ -18,7 +18,8 @@ from maintainer.fleet.ledger.lifecycle import InstanceEvent, next_state
 from maintainer.fleet.ledger.records import LaunchRecord, PoolRecord
 from maintainer.fleet.ledger.termination_causes import termination_cause
 from maintainer.fleet.providers.base import Quote
-from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.fleet import FleetState
+from maintainer.fleet.state.fleet_records import FleetRecords
 from maintainer.fleet.state.idempotency import IdempotentReplies
 
 MAX_CHANGE_TIMES = 16
@@ -27,8 +28,9 @@ MAX_CHANGE_TIMES = 16
 class PlanApplier:
     """Computes the ledger changes of a plan, inside `Ledger.change`. One instance per service."""
 
-    def __init__(self, fleet: Fleet, plans: Plans, replies: IdempotentReplies) -> None:
+    def __init__(self, fleet: FleetState, plans: Plans, replies: IdempotentReplies) -> None:
         self._fleet = fleet
+        self._records = FleetRecords(fleet)
         self._plans = plans
         self._replies = replies
 
@@ -53,7 +55,7 @@ class PlanApplier:
         needs_approval = proposal is not None or verdict(assessment.findings) is Verdict.NEEDS_APPROVAL
         overridden = self._with_override(pool, plan, assessment)
         plan_approver = approver if needs_approval else None
-        decision = self._fleet.decision(
+        decision = self._records.decision(
             RecordKind.APPLY,
             _values(plan, assessment, plan_approver, applier),
             pool=pool.spec.id,

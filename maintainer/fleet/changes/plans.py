@@ -11,7 +11,7 @@ from maintainer.fleet.guard.guard import is_replacement, verdict
 from maintainer.fleet.guard.inputs import GuardInputs
 from maintainer.fleet.ledger.records import PoolRecord
 from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Quote, Tags
-from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.fleet import FleetState
 from maintainer.fleet.state.idempotency import require_pool_access
 
 MAX_PLANS = 1000
@@ -30,28 +30,36 @@ class PlanAssessment:
     """Duration of the manual override that the plan sets. Seconds; 0 for none."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftedPlan:
+    """A plan, and the quote on which it is based."""
+
+    plan: Plan
+    quote: Quote
+
+
 class Plans:
     """Recent plans, by id."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: FleetState) -> None:
         self._fleet = fleet
-        self._plans: dict[PlanId, tuple[Plan, Quote]] = {}
+        self._plans: dict[PlanId, DraftedPlan] = {}
 
     async def make(self, request: PlanRequest) -> Plan:
         """Returns a plan for a request and stores it until it is applied or expires. Raises: as `draft`."""
-        plan, quote = await self.draft(request)
-        self.store(plan, quote)
-        return plan
+        drafted = await self.draft(request)
+        self._store(drafted)
+        return drafted.plan
 
-    def store(self, plan: Plan, quote: Quote) -> None:
+    def _store(self, drafted: DraftedPlan) -> None:
         """Stores a plan; the oldest one is removed beyond `MAX_PLANS`, but none that waits for approval."""
-        self._plans[plan.id] = (plan, quote)
+        self._plans[drafted.plan.id] = drafted
         excess = max(0, len(self._plans) - MAX_PLANS)
         waiting = self._fleet.ledger.waiting_proposals
         for plan_id in [plan_id for plan_id in self._plans if plan_id not in waiting][:excess]:
             del self._plans[plan_id]
 
-    async def draft(self, request: PlanRequest) -> tuple[Plan, Quote]:
+    async def draft(self, request: PlanRequest) -> DraftedPlan:
         """Returns a plan for a request and its quote, without changing or storing anything.
 
         Raises: InvalidInput for an unknown pool or instance; NotPermitted for an actor of another pool; ProviderError
@@ -83,7 +91,7 @@ class Plans:
             override_s=assessment.override_s,
             guard_json=assessment.evidence.to_json(),
         )
-        return plan, quote
+        return DraftedPlan(plan=plan, quote=quote)
 
     async def price(self, spec: PoolSpec) -> float:
         """Returns the price of a further instance. US dollars an hour. Raises: ProviderError."""
@@ -91,24 +99,24 @@ class Plans:
 
     def known(self, plan_id: PlanId) -> Plan | None:
         """Returns a plan that can still be applied; None for an unknown or expired one."""
-        plan, _ = self._plans.get(plan_id, (None, None))
-        return plan if plan is not None and plan.expires_at >= self._fleet.clock.wall() else None
+        drafted = self._plans.get(plan_id)
+        is_valid = drafted is not None and drafted.plan.expires_at >= self._fleet.clock.wall()
+        return drafted.plan if drafted is not None and is_valid else None
 
     def extend(self, plan_id: PlanId, *, until: float) -> Plan:
         """Extends a plan's validity for approval by a person. Raises: Conflict for an unknown plan."""
-        plan, quote = self.get(plan_id)
-        extended = replace(plan, expires_at=max(plan.expires_at, until))
-        self._plans[plan_id] = (extended, quote)
+        drafted = self.get(plan_id)
+        extended = replace(drafted.plan, expires_at=max(drafted.plan.expires_at, until))
+        self._plans[plan_id] = replace(drafted, plan=extended)
         return extended
 
     def discard(self, plan_id: PlanId) -> None:
         """Removes a plan, so that it cannot be applied."""
         self._plans.pop(plan_id, None)
 
-    def get(self, plan_id: PlanId) -> tuple[Plan, Quote]:
+    def get(self, plan_id: PlanId) -> DraftedPlan:
         """Returns a plan that can still be applied, with its quote. Raises: Conflict."""
-        now = self._fleet.clock.wall()
-        if plan_id not in self._plans or self._plans[plan_id][0].expires_at < now:
+        if self.known(plan_id) is None:
             raise Conflict(
                 f"cannot apply plan {plan_id}: it is unknown or expired; plan again and apply within 5 minutes",
                 code="fleet.unknown_plan",

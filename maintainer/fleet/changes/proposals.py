@@ -9,13 +9,13 @@ from astraflow.contract.fleet.plans import Actor, Plan, PlanId, Verdict
 from astraflow.contract.record_kinds import RecordKind
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.guard.guard import HUMAN_ROLES
-from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.fleet import FleetState
 
 
 class Proposals:
     """Submits, rejects and lists proposals. One instance per service."""
 
-    def __init__(self, fleet: Fleet, manager: FleetManager) -> None:
+    def __init__(self, fleet: FleetState, manager: FleetManager) -> None:
         self._fleet = fleet
         self._manager = manager
 

@@ -33,7 +33,8 @@ from maintainer.fleet.providers.base import (
     RetryError,
     State,
 )
-from maintainer.fleet.state.fleet import FLEET_ACTOR, Fleet
+from maintainer.fleet.state.fleet import FLEET_ACTOR, FleetState
+from maintainer.fleet.state.fleet_records import FleetRecords
 from maintainer.fleet.state.observation import DataflowControl
 
 T = TypeVar("T")
@@ -63,8 +64,9 @@ DRAIN_MARGIN_S = 5.0
 class Actuator:
     """Executes launches, drains and retirements. One instance per service."""
 
-    def __init__(self, fleet: Fleet, dataflow: DataflowControl) -> None:
+    def __init__(self, fleet: FleetState, dataflow: DataflowControl) -> None:
         self._fleet = fleet
+        self._records = FleetRecords(fleet)
         self._dataflow = dataflow
         self._in_step: set[LaunchId] = set()
         """Launches with a step in progress: a launch has one step at a time, and a slow one delays no other."""
@@ -138,7 +140,6 @@ class Actuator:
             self._in_step.discard(record.id)
 
     async def _launch(self, record: LaunchRecord) -> None:
-        fleet = self._fleet
         try:
             async with self._launch_slot(record):
                 if not self._is_still_due(record):
@@ -150,7 +151,7 @@ class Actuator:
         except REFUSALS as problem:
             await self._retire_refused(record, problem)
         else:
-            await fleet.record_event(record.id, InstanceEvent.ACCEPTED, handle=handle.id)
+            await self._records.record_event(record.id, InstanceEvent.ACCEPTED, handle=handle.id)
 
     def _is_still_due(self, record: LaunchRecord) -> bool:
         """Returns whether the step may call the provider: it may have waited while people stopped or changed it."""
@@ -180,7 +181,9 @@ class Actuator:
         """
         if record.tries and (isinstance(problem, AuthError) or not self._fleet.observation.is_silent(record.id)):
             raise problem
-        await self._fleet.record_event(record.id, InstanceEvent.RETIRE, message=f"{type(problem).__name__}: {problem}")
+        await self._records.record_event(
+            record.id, InstanceEvent.RETIRE, message=f"{type(problem).__name__}: {problem}"
+        )
 
     async def _drain(self, record: LaunchRecord) -> None:
         """Requests the drain once; continues when the node has left, or its drain time has passed."""
@@ -193,13 +196,13 @@ class Actuator:
         is_over = not is_renewed and drained_s > drain_s + DRAIN_MARGIN_S
         has_left = fleet.observation.is_fresh and self._has_left(record, node)
         if is_over or has_left:
-            await fleet.record_event(record.id, InstanceEvent.RETIRE)
+            await self._records.record_event(record.id, InstanceEvent.RETIRE)
         elif node is not None and not record.is_drain_requested and not waits:
             left_s = drain_s if is_renewed else max(1.0, drain_s - drained_s)
             reason = record.instance.message or "the pool is scaled down"
             await self._dataflow.drain_node(node.id, actor=FLEET_ACTOR.name, reason=reason, deadline_s=left_s)
             begun: dict[str, Any] = {"draining_at": fleet.clock.wall()} if is_renewed else {}
-            await fleet.record_event(record.id, InstanceEvent.DRAIN, is_drain_requested=True, **begun)
+            await self._records.record_event(record.id, InstanceEvent.DRAIN, is_drain_requested=True, **begun)
 
     def _waits_for_replacement(self, record: LaunchRecord, waited_s: float) -> bool:
         """Returns whether a node that nears its maximum age works on, because its replacement is about to start."""
@@ -234,7 +237,7 @@ class Actuator:
         is_gone = outcome is RetireResult.GONE and is_settled
         if is_gone and await self._with_timeout(has_ended(provider, record)):
             await self._revoke(record)
-            await fleet.record_event(record.id, InstanceEvent.RETIRED)
+            await self._records.record_event(record.id, InstanceEvent.RETIRED)
         else:
             await self._postpone(record, first_s=RETIRE_RETRY_S)
 
@@ -259,7 +262,7 @@ class Actuator:
         is_late = record.instance.state is InstanceState.INTENDED and tried_s > times.start_timeout_s
         try:
             if is_late and not is_outage and self._fleet.observation.is_silent(record.id):
-                await self._fleet.record_event(record.id, InstanceEvent.RETIRE, message=message)
+                await self._records.record_event(record.id, InstanceEvent.RETIRE, message=message)
             else:
                 await self._postpone(record, first_s=times.retry_s, message=message, is_outage=is_outage)
         except Unavailable as outage:  # without the ledger, the step is repeated at the next tick

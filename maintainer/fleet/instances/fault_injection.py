@@ -12,7 +12,8 @@ from astraflow.contract.ids import PoolId
 from astraflow.contract.record_kinds import RecordKind
 from maintainer.fleet.ledger.ledger import Changes, Ledger
 from maintainer.fleet.providers.base import FaultInjectable
-from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.fleet import FleetState
+from maintainer.fleet.state.fleet_records import FleetRecords
 from maintainer.fleet.state.idempotency import (
     IdempotentReplies,
     check_reason,
@@ -27,8 +28,9 @@ from maintainer.fleet.state.idempotency import (
 class FaultInjector:
     """Injects faults. The audit log records them with the actor; the ledger does not, as for real faults."""
 
-    def __init__(self, fleet: Fleet, replies: IdempotentReplies) -> None:
+    def __init__(self, fleet: FleetState, replies: IdempotentReplies) -> None:
         self._fleet = fleet
+        self._records = FleetRecords(fleet)
         self._replies = replies
 
     async def inject(self, pool: PoolId, *, share: float, actor: Actor, key: str, reason: str) -> InjectedFault:
@@ -86,7 +88,7 @@ class FaultInjector:
                 )
             victims = tuple(random.Random(key).sample(ready, max(1, round(share * len(ready)))))
             values = {"lost": len(victims), "nodes": len(ready)}
-            decision = self._fleet.decision(RecordKind.FAULT, values, pool=pool, actor=actor, reason=reason, key=key)
+            decision = self._records.decision(RecordKind.FAULT, values, pool=pool, actor=actor, reason=reason, key=key)
             answer = {"decision": decision_reply(decision), "lost": victims}
             reply = self._replies.make_reply(key, hash_request("lose", pool, share), answer)
             return Changes(decisions=(decision,), reply=reply), InjectedFault(decision=decision, lost=victims)

@@ -10,11 +10,12 @@ from astraflow.contract.records import Record, problem_record
 from astraflow.contract.reports.report import NodeState
 from astraflow.contract.values import Value, Values
 from astraflow.runtime.logs import get_logger
-from maintainer.fleet.ledger.ledger import Changes, Ledger
+from maintainer.fleet.ledger.ledger import Changes
 from maintainer.fleet.ledger.lifecycle import InstanceEvent
 from maintainer.fleet.ledger.records import Orphan
 from maintainer.fleet.providers.base import Handle, Instance, Provider, ProviderError, State, is_unread
-from maintainer.fleet.state.fleet import FLEET_ACTOR, Fleet
+from maintainer.fleet.state.fleet import FLEET_ACTOR, FleetState
+from maintainer.fleet.state.fleet_records import FleetRecords
 
 log = get_logger()
 
@@ -22,8 +23,9 @@ log = get_logger()
 class Orphans:
     """Watches the orphans of all providers."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: FleetState) -> None:
         self._fleet = fleet
+        self._records = FleetRecords(fleet)
         self._kept: dict[str, dict[str, tuple[str, str]]] = {}
         """Cause and owner of an orphan that is not terminated, by provider and handle, in the latest sweep."""
 
@@ -91,7 +93,7 @@ class Orphans:
         is_ready = node is not None and node.state is NodeState.READY and fleet.observation.is_alive(node.facts.name)
         if record is None or not is_ready or orphan.state is not State.RUNNING:
             return False
-        await fleet.record_event(
+        await self._records.record_event(
             record.id,
             InstanceEvent.ADOPTED,
             message="adopted: the provider lists the instance again, and its node works",
@@ -130,13 +132,7 @@ class Orphans:
         await self._record_orphan(pool, "orphan_terminated", values)
 
     async def _record_orphan(self, pool: str, cause: str, values: Values) -> None:
-        fleet = self._fleet
-
-        def decide(_: Ledger) -> tuple[Changes, None]:
-            decision = fleet.decision(RecordKind.ORPHAN, values, pool=pool, actor=FLEET_ACTOR, cause=cause)
-            return Changes(decisions=(decision,)), None
-
-        await fleet.ledger.change(decide)
+        await self._records.add_decision(RecordKind.ORPHAN, values, pool=pool, actor=FLEET_ACTOR, cause=cause)
 
     async def retire(self, provider: Provider, launch_id: str, *, keep: Handle | None = None) -> None:
         """Requests a termination. Raises: TimeoutError, so that a hanging provider delays no other sweep."""

@@ -39,7 +39,8 @@ from maintainer.fleet.providers.base import (
     is_unread,
     unread_places,
 )
-from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.fleet import FleetState
+from maintainer.fleet.state.fleet_records import FleetRecords
 from maintainer.fleet.state.observation import HEARTBEAT_S
 
 log = get_logger()
@@ -62,8 +63,9 @@ _STATE_EVENTS = {
 class Reconciler:
     """Reconciles ledger, providers and dataflow. One instance per service."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: FleetState) -> None:
         self._fleet = fleet
+        self._records = FleetRecords(fleet)
         self.last_sweep_at: float | None = None
         """Unix seconds of the latest sweep in which every provider answered; None before the first."""
         self._provider_problems: dict[str, str] = {}
@@ -198,7 +200,7 @@ class Reconciler:
             listed.state is State.STUCK and not observation.is_silent(record.id, for_s=self._silent_s(record))
         )
         event = InstanceEvent.RUNNING if is_outranked else _STATE_EVENTS[listed.state]
-        updated = await self._fleet.record_event(
+        updated = await self._records.record_event(
             record.id, event, cause=cause, message=message, handle=listed.handle.id, missed=0
         )
         if updated is not None and updated.instance.state is InstanceState.SUSPECT:
@@ -221,7 +223,7 @@ class Reconciler:
         was_ready = record.instance.ready_at is not None and record.instance.state is not InstanceState.RETIRING
         if record.missed + 1 >= MISSED_LISTS and not was_ready and await self._has_ended(record, provider):
             message = "the provider no longer lists the instance"
-            await self._fleet.record_event(record.id, InstanceEvent.MISSING, message=message)
+            await self._records.record_event(record.id, InstanceEvent.MISSING, message=message)
             return
 
         def decide(ledger: Ledger) -> tuple[Changes, None]:
@@ -245,10 +247,10 @@ class Reconciler:
         fleet, node = self._fleet, self._fleet.observation.node(record.id)
         if node is not None and node.state is NodeState.READY:
             if record.instance.ready_at is None or record.instance.state is not InstanceState.READY:
-                await fleet.record_event(record.id, InstanceEvent.NODE_READY)
+                await self._records.record_event(record.id, InstanceEvent.NODE_READY)
         elif node is not None and node.state is NodeState.LOST:
             if node.heartbeat_age_s > fleet.config.times.lost_after_s:
-                await fleet.record_event(
+                await self._records.record_event(
                     record.id, InstanceEvent.NODE_LEFT, message="dataflow receives no heartbeats from the node"
                 )
         elif record.instance.state is InstanceState.READY:
@@ -258,16 +260,20 @@ class Reconciler:
         """Handles a node that has left or has a preemption notice, which some clouds give to the instance alone."""
         fleet, cause = self._fleet, self._fleet.observation.cause(record.id)
         if fleet.observation.has_left(record.id, missing_for_s=fleet.config.times.lost_after_s):
-            await fleet.record_event(record.id, InstanceEvent.NODE_LEFT, cause=cause, message="the node has left")
+            await self._records.record_event(
+                record.id, InstanceEvent.NODE_LEFT, cause=cause, message="the node has left"
+            )
         elif node is not None and node.state is NodeState.DRAINING and cause is Cause.PREEMPTED:
-            await fleet.record_event(record.id, InstanceEvent.PREEMPTING, message="the node got a preemption notice")
+            await self._records.record_event(
+                record.id, InstanceEvent.PREEMPTING, message="the node got a preemption notice"
+            )
 
     async def _recheck_lost_instances(self) -> None:
         """Corrects the cause of lost instances whose nodes reported a preemption notice before their end."""
         fleet = self._fleet
         for record in tuple(fleet.ledger.records.values()):
             if record.instance.cause is Cause.LOST and fleet.observation.cause(record.id) is Cause.PREEMPTED:
-                await fleet.record_event(record.id, InstanceEvent.NODE_LEFT, cause=Cause.PREEMPTED)
+                await self._records.record_event(record.id, InstanceEvent.NODE_LEFT, cause=Cause.PREEMPTED)
 
     async def _retire_if_late(self, record: LaunchRecord) -> None:
         """Retires an instance whose node is not ready in time."""
@@ -279,7 +285,7 @@ class Reconciler:
         # A node cannot join while dataflow does not answer.
         if min(fleet.stored_times.age_s(record.instance.launched_at), fleet.observation.fresh_for_s) > ready_timeout_s:
             message = f"the node was not ready within {ready_timeout_s:.0f} s"
-            await fleet.record_event(record.id, InstanceEvent.RETIRE, message=message)
+            await self._records.record_event(record.id, InstanceEvent.RETIRE, message=message)
 
     async def _drain_if_suspect(self, record: LaunchRecord) -> None:
         """Drains an instance that has been SUSPECT for too long, and whose node shows no sign of life."""
@@ -289,7 +295,7 @@ class Reconciler:
         suspect_for_s = fleet.stored_times.age_s(since)
         if suspect_for_s > fleet.config.times.suspect_timeout_s:
             message = f"the instance was in an inconsistent state for {suspect_for_s:.0f} s"
-            await fleet.record_event(record.id, InstanceEvent.DRAIN, cause=Cause.INCONSISTENT, message=message)
+            await self._records.record_event(record.id, InstanceEvent.DRAIN, cause=Cause.INCONSISTENT, message=message)
 
     def _record_failure(self, name: str, problem: str) -> None:
         if self._provider_problems.get(name) != problem:

@@ -7,7 +7,8 @@ from astraflow.contract.fleet.instances import Instance as FleetInstance
 from maintainer.fleet.guard.guard import AUTOMATIC_MODES
 from maintainer.fleet.ledger.lifecycle import STARTING_STATES, TERMINATING_STATES, InstanceEvent
 from maintainer.fleet.ledger.records import PoolRecord
-from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.fleet import FleetState
+from maintainer.fleet.state.fleet_records import FleetRecords
 
 RENEWED_SHARE = 0.1
 """Share of a pool's nodes, at least one node, that are replaced at a time because of their age."""
@@ -15,7 +16,7 @@ FIRST_RENEWAL, LAST_RENEWAL = 0.6, 0.9
 """Shares of an instance's maximum age between which its replacement begins, spread by its launch id."""
 
 
-async def renew(fleet: Fleet, pool: PoolRecord) -> None:
+async def renew(fleet: FleetState, pool: PoolRecord) -> None:
     """Drains a few of the pool's ready instances that near their maximum age, unless launches are pending or fail.
 
     The actuator lets them work until their replacements are ready. An instance that cannot wait any longer drains.
@@ -38,7 +39,7 @@ async def renew(fleet: Fleet, pool: PoolRecord) -> None:
         last_share = max(LAST_RENEWAL, 1.0 - pool.spec.drain_s / max_age_s)
         if rank < renewed or _age_share(fleet, record.instance) >= last_share:
             message = "the instance nears its maximum age"
-            await fleet.record_event(record.id, InstanceEvent.DRAIN, cause=Cause.EXPIRED, message=message)
+            await FleetRecords(fleet).record_event(record.id, InstanceEvent.DRAIN, cause=Cause.EXPIRED, message=message)
 
 
 def renewal_share(launch_id: LaunchId) -> float:
@@ -47,6 +48,6 @@ def renewal_share(launch_id: LaunchId) -> float:
     return FIRST_RENEWAL + (LAST_RENEWAL - FIRST_RENEWAL) * number / 2**32
 
 
-def _age_share(fleet: Fleet, instance: FleetInstance) -> float:
+def _age_share(fleet: FleetState, instance: FleetInstance) -> float:
     """Returns the age of an instance as a share of its maximum age."""
     return fleet.stored_times.age_s(instance.intended_at) / (instance.expires_at - instance.intended_at)

@@ -1,29 +1,24 @@
 """Shared state of the fleet service: ledger, providers, observation of dataflow, and views of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import quantiles
-from typing import Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet.decisions import AppliedChange, Decision
-from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.instances import Instance, InstanceState, LaunchId
 from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerStatus, Proposal
-from astraflow.contract.fleet.plans import Actor, Finding, Role
+from astraflow.contract.fleet.plans import Actor, Role
 from astraflow.contract.fleet.pools import FleetStatus, KillScope, Pool, PoolSpec
 from astraflow.contract.ids import PoolId
-from astraflow.contract.record_kinds import RecordKind, Severity
-from astraflow.contract.values import Values
 from astraflow.runtime.clock import Clock, StoredTimes
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.guard.guard import Limits, Rejection, Situation
-from maintainer.fleet.ledger.ledger import Changes, Ledger, counts
-from maintainer.fleet.ledger.lifecycle import COUNTED_STATES, STARTING_STATES, InstanceEvent
+from maintainer.fleet.ledger.ledger import Ledger, counts
+from maintainer.fleet.ledger.lifecycle import COUNTED_STATES
 from maintainer.fleet.ledger.records import LaunchIds, LaunchRecord, PoolRecord, spending_rate, spent_today
 from maintainer.fleet.ledger.termination_causes import losses, terminating
-from maintainer.fleet.ledger.transitions import apply_event
 from maintainer.fleet.providers.base import FaultInjectable, Provider
 from maintainer.fleet.state.observation import HEARTBEAT_S, Observation
 
@@ -32,10 +27,6 @@ log = get_logger()
 FLEET_ACTOR = Actor(name="fleet", role=Role.RULE)
 """Actor of the service's own changes: replacements, sweeps, failed launches."""
 
-FAILURE_EVENTS = (InstanceEvent.RETIRE, InstanceEvent.PREEMPTING, InstanceEvent.GONE, InstanceEvent.MISSING)
-"""Events that count as a launch failure when the instance was never ready, and not preempted."""
-BREAKER_FAILURES = 3
-"""Consecutive failed launches that open a pool's circuit breaker."""
 
 _SAMPLES = 50
 """Number of latest launch delays in the percentile."""
@@ -62,8 +53,8 @@ class KillSwitchFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
-    """Shared state of all parts of the service."""
+class FleetState:
+    """State of the fleet as all parts of the service read it."""
 
     config: FleetConfig
     ledger: Ledger
@@ -260,106 +251,6 @@ class Fleet:
         if self.ledger.maintainer_setting is not None:
             return self.ledger.maintainer_setting.mode
         return self.maintainer_heartbeat.status.mode if self.maintainer_heartbeat.status is not None else None
-
-    def decision(
-        self,
-        kind: RecordKind,
-        values: Values,
-        *,
-        pool: str = "",
-        actor: Actor,
-        reason: str = "",
-        cause: str = "",
-        severity: Severity | None = None,
-        key: str = "",
-        findings: tuple[Finding, ...] = (),
-        change: AppliedChange | None = None,
-    ) -> Decision:
-        """Returns an audit log entry with the next number. Call it inside `Ledger.change`."""
-        return Decision(
-            ordinal=self.ledger.next_decision,
-            at=self.clock.wall(),
-            kind=kind,
-            subject=pool,
-            actor=actor.name,
-            role=actor.role,
-            reason=reason,
-            cause=cause,
-            severity=severity or kind.severity,
-            values=values,
-            key=key,
-            findings=findings,
-            change=change,
-        )
-
-    async def record_event(
-        self,
-        launch: LaunchId,
-        event: InstanceEvent,
-        *,
-        cause: Cause | None = None,
-        message: str | None = None,
-        **changes: Any,
-    ) -> LaunchRecord | None:
-        """Applies an event to a launch; increments the pool's version if its size changed.
-
-        cause: known cause of a termination. message, handle: fields of the instance. changes: other fields of the
-        record. Returns the new record; None for an unknown launch.
-        """
-
-        def decide(ledger: Ledger) -> tuple[Changes, LaunchRecord | None]:
-            stored_record = ledger.records.get(launch)
-            if stored_record is None:
-                return Changes(), None
-            updated = apply_event(
-                stored_record, event, now=self.clock.wall(), cause=cause, message=message, changes=changes
-            )
-            if updated == stored_record:
-                return Changes(), stored_record
-            return self._changes(stored_record, updated, event), updated
-
-        before = self.ledger.records.get(launch)
-        updated = await self.ledger.change(decide)
-        if updated is not None and before is not None and updated.instance.state is not before.instance.state:
-            state, message = updated.instance.state.value, updated.instance.message
-            log.info(
-                "instance_changed",
-                launch=launch,
-                pool=updated.instance.pool,
-                state=state,
-                instance_event=event.value,
-                message=message,
-            )
-        return updated
-
-    def _was_unobserved(self, record: LaunchRecord) -> bool:
-        """Returns whether dataflow, which nodes need in order to join, did not answer at some time since the launch."""
-        launched_at = record.instance.launched_at
-        return launched_at is not None and self.stored_times.age_s(launched_at) > self.observation.fresh_for_s
-
-    def _changes(self, known: LaunchRecord, updated: LaunchRecord, event: InstanceEvent) -> Changes:
-        """Returns the changes of an event for the instance and its pool: size, successful or failed launch."""
-        pool = self.ledger.pools[updated.instance.pool]
-        is_counted, was_counted = (record.instance.state in COUNTED_STATES for record in (updated, known))
-        changed = replace(pool, version=pool.version + (is_counted != was_counted))
-        if updated.instance.state is InstanceState.READY and known.instance.ready_at is None:
-            changed = replace(changed, failures=0, breaker_until=None)
-        is_failure = event in FAILURE_EVENTS and updated.instance.cause is not Cause.PREEMPTED
-        has_failed = is_failure and known.instance.state in STARTING_STATES and not is_counted
-        if not has_failed or self._was_unobserved(known):
-            return Changes(records=(updated,), pools=(changed,) if changed != pool else ())
-        failures = pool.failures + 1
-        until = self.clock.wall() + self.config.times.breaker_s if failures >= BREAKER_FAILURES else pool.breaker_until
-        decision = self.decision(
-            RecordKind.LAUNCH_FAILED,
-            {"launch": updated.id, "failures": failures, "error": updated.instance.message or event.value},
-            pool=pool.spec.id,
-            actor=FLEET_ACTOR,
-        )
-        log.warning("launch_failed", launch=updated.id, pool=pool.spec.id, problem=updated.instance.message)
-        return Changes(
-            records=(updated,), pools=(replace(changed, failures=failures, breaker_until=until),), decisions=(decision,)
-        )
 
 
 def _is_ahead(at: float | None, now: float) -> bool:

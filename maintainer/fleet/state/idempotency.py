@@ -11,13 +11,13 @@ from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.plans import Actor, Role
 from astraflow.contract.record_kinds import RecordKind, Severity
 from maintainer.fleet.ledger.records import Reply
-from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.fleet import FleetState
 
 
 class IdempotentReplies:
     """Stored replies by idempotency key. One instance per service; every change looks up its key first."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: FleetState) -> None:
         self._fleet = fleet
         self.lock = asyncio.Lock()
         """Held from the lookup of a reply until it is stored, so that calls with equal keys run one after the other."""

@@ -401,7 +401,7 @@ async def test_failing_launches_are_moved_to_another_pool_and_escalated(tmp_path
             await here.parts.want(await here.size() + 1)
             for record in ledger.alive(POOL):
                 if record.instance.ready_at is None:
-                    await here.parts.fleet.record_event(
+                    await here.parts.records.record_event(
                         record.id, InstanceEvent.GONE, message="VcpuLimitExceeded: quota is 0"
                     )
         short = {"capacity_groups_per_s": 2.0, "demand_groups_per_s": 4.0}

@@ -61,7 +61,7 @@ async def test_losses_with_and_without_notice_form_one_wave(tmp_path: Path) -> N
         await preempt(here, launches[:1])
         await look(here)
         assert waves(here) == []
-        await here.parts.fleet.record_event(launches[1], InstanceEvent.GONE)
+        await here.parts.records.record_event(launches[1], InstanceEvent.GONE)
         await look(here)
         assert waves(here) == [2.0]
         assert await losses_by_cause(here) == {"preempted": 1, "lost": 1}

@@ -31,7 +31,8 @@ from maintainer.fleet.ledger.records import LaunchIds, PoolRecord
 from maintainer.fleet.maintainer_api import MaintainerApi
 from maintainer.fleet.preflight import PreflightChecks
 from maintainer.fleet.providers.base import Provider
-from maintainer.fleet.state.fleet import Fleet, KillSwitchFile
+from maintainer.fleet.state.fleet import FleetState, KillSwitchFile
+from maintainer.fleet.state.fleet_records import FleetRecords
 from maintainer.fleet.state.idempotency import IdempotentReplies
 from maintainer.fleet.state.observation import Observation, TargetRecommendation
 from tests import make
@@ -164,7 +165,7 @@ class Parts:
         self.ledger = ledger
         self.run = run
         self.targets: dict[PoolId, TargetRecommendation] = {}
-        self.fleet = Fleet(
+        self.fleet = FleetState(
             config=config,
             ledger=ledger,
             providers={"cloud": provider},
@@ -175,6 +176,7 @@ class Parts:
             run="run-1",
             join_address="127.0.0.1:1",
         )
+        self.records = FleetRecords(self.fleet)
         replies = IdempotentReplies(self.fleet)
         self.fleet_manager = FleetManager(self.fleet, replies)
         self.faults = FaultInjector(self.fleet, replies)

@@ -70,7 +70,7 @@ async def test_the_kill_switch_stops_queued_launches_and_retirements(tmp_path: P
     provider.released.clear()
     provider.began.clear()
     for record in parts.ledger.alive():
-        await parts.fleet.record_event(record.id, InstanceEvent.STOP)
+        await parts.records.record_event(record.id, InstanceEvent.STOP)
     steps, provider.calls = asyncio.create_task(parts.actuator.run_due_steps()), 0
     await provider.began.wait()
     await settle()
@@ -88,7 +88,7 @@ async def test_a_queued_launch_that_was_retired_is_not_started(tmp_path: Path) -
     await settle()
     begun = provider.calls
     for record in parts.ledger.alive():
-        await parts.fleet.record_event(record.id, InstanceEvent.STOP)
+        await parts.records.record_event(record.id, InstanceEvent.STOP)
     provider.released.set()
     await steps
     assert provider.calls == begun

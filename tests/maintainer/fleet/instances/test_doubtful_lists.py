@@ -127,7 +127,7 @@ async def test_an_instance_with_changed_tags_is_counted_and_reported(tmp_path: P
 async def test_an_instance_recorded_as_gone_is_adopted_when_its_node_works(tmp_path: Path) -> None:
     parts = await running(tmp_path, 3)
     wrong = first(parts)
-    await parts.fleet.record_event(wrong.id, InstanceEvent.GONE)
+    await parts.records.record_event(wrong.id, InstanceEvent.GONE)
     assert parts.states() == {"ready": 2}
     parts.clock.advance(30.0)
     parts.fleet.observation.update(parts.run.report())
@@ -147,7 +147,7 @@ async def test_an_adopted_instance_beyond_the_bounds_is_drained(tmp_path: Path) 
     await parts.pass_time(60.0)
     wrong = first(parts)
     parts.run.lost[wrong.id] = 100.0
-    await parts.fleet.record_event(wrong.id, InstanceEvent.GONE)
+    await parts.records.record_event(wrong.id, InstanceEvent.GONE)
     await parts.pass_time(60.0)
     parts.run.lost.clear()
     await parts.pass_time(200.0)
@@ -173,7 +173,7 @@ async def test_an_orphan_counts_towards_bound_and_budget(tmp_path: Path) -> None
     parts = await running(tmp_path, 3)
     wrong = first(parts)
     parts.run.lost[wrong.id] = 100.0
-    await parts.fleet.record_event(wrong.id, InstanceEvent.GONE)
+    await parts.records.record_event(wrong.id, InstanceEvent.GONE)
     await parts.reconciler.sweep()
     assert (len(parts.ledger.alive()), parts.fleet.machines(POOL)) == (2, 3)
     assert parts.fleet.view(parts.fleet.pool(POOL)).usd_per_hour == 3.0

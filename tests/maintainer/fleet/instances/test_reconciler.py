@@ -90,7 +90,7 @@ async def test_a_launch_retired_before_it_was_ready_did_not_fail(tmp_path: Path)
     await parts.pass_time(6.0)
     await parts.want(1)
     for record in parts.ledger.alive():
-        await parts.fleet.record_event(record.id, InstanceEvent.STOP, message="the service stops")
+        await parts.records.record_event(record.id, InstanceEvent.STOP, message="the service stops")
     await parts.pass_time(60.0)
     ended = [launch for launch in await launches(parts) if launch.gone_at is not None]
     assert [(launch.ready_at, launch.cause) for launch in ended] == [(None, Cause.REQUESTED)] * 2
@@ -316,7 +316,7 @@ async def test_an_instance_that_stays_suspect_is_drained_and_replaced(tmp_path: 
     parts = await running(tmp_path, 2)
     odd, other = (record.id for record in parts.ledger.alive())
     parts.run.lost[odd] = 20.0
-    await parts.fleet.record_event(odd, InstanceEvent.PENDING)  # its provider reports that it boots again
+    await parts.records.record_event(odd, InstanceEvent.PENDING)  # its provider reports that it boots again
     since = parts.clock.wall()
     assert parts.states() == {"ready": 1, "suspect": 1}
     assert parts.ledger.records[odd].suspect_at == since

@@ -159,7 +159,7 @@ async def test_a_ledger_without_causes_is_upgraded_and_stores_new_ones(tmp_path:
         "01GOING": None,
     }
     for launch in ("01READY", "01GOING"):
-        await parts.fleet.record_event(LaunchId(launch), InstanceEvent.PREEMPTING)
+        await parts.records.record_event(LaunchId(launch), InstanceEvent.PREEMPTING)
     again = await build(tmp_path, database=database)
     assert again.ledger.records[LaunchId("01READY")].instance.cause is Cause.PREEMPTED
     assert again.ledger.records[LaunchId("01GOING")].instance.cause is None, (
@@ -246,7 +246,7 @@ async def test_everything_stored_is_read_unchanged(tmp_path: Path, url: str) -> 
         POOL, minutes=5, actor=ALICE, key="h", reason="umlauts äöü, quotes ' and \u2028"
     )
     await parts.fleet_manager.kill_switch(KillScope.AGENTS, actor=ALICE, key="k", reason="a test")
-    await parts.fleet.record_event(parts.ledger.alive()[0].id, InstanceEvent.PENDING)
+    await parts.records.record_event(parts.ledger.alive()[0].id, InstanceEvent.PENDING)
     reloaded_ledger = await Ledger(parts.database).load(now=parts.clock.wall())
     assert (reloaded_ledger.pools, reloaded_ledger.records, reloaded_ledger.switch) == (
         parts.ledger.pools,

@@ -200,7 +200,7 @@ async def test_maximum_age_and_inconsistency_are_separate_causes(tmp_path: Path)
     parts = await working(tmp_path, 2)
     launch, _ = first(parts)
     old, odd = sorted(record.id for record in parts.ledger.alive())
-    await parts.fleet.record_event(odd, InstanceEvent.PENDING)
+    await parts.records.record_event(odd, InstanceEvent.PENDING)
     assert instance_of(parts, odd).state is InstanceState.SUSPECT
     assert instance_of(parts, odd).cause is None
     parts.clock.advance(301.0)
