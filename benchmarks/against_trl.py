@@ -85,7 +85,9 @@ def recorded_curve(archive: Path) -> Curve:
     ends: dict[int, tuple[float, float]] = {}
     for report in read_reports(archive, resolution_s=1):
         (stream,) = report.streams
-        for step, reward in enumerate(stream.rewards, start=stream.steps - len(stream.rewards) + 1):
+        for step, reward in enumerate(
+            stream.training.rewards, start=stream.training.steps - len(stream.training.rewards) + 1
+        ):
             ends.setdefault(step, (report.at, reward))
     first, _ = ends[1]
     return [(at - first, reward) for _, (at, reward) in sorted(ends.items())]

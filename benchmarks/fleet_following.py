@@ -79,7 +79,7 @@ class Watch:
         """Samples until the trainer has made this many steps."""
         phase, before, began = Phase(name=name), await self._run.report(), time.monotonic()
         looks: list[tuple[float, int, Report]] = []
-        while (report := await self._run.report()).streams[0].steps < until_step:
+        while (report := await self._run.report()).streams[0].training.steps < until_step:
             pool = (await self._fleet.status()).pools[0]
             at_work = pool.nodes.get(InstanceState.READY, 0)
             looks.append((time.monotonic() - began, at_work, report))
@@ -88,7 +88,10 @@ class Watch:
                 phase.targets.append(pool.target)
             await asyncio.sleep(0.5)
         assert_balanced(report)
-        phase.wait, phase.steps = _wait(before, report), report.streams[0].steps - before.streams[0].steps
+        phase.wait, phase.steps = (
+            _wait(before, report),
+            report.streams[0].training.steps - before.streams[0].training.steps,
+        )
         other = [at_s for at_s, at_work, _ in looks if at_work != phase.targets[-1]]
         phase.settled_s = max(other, default=0.0)
         phase.said = render(report.recommendations[0].change) if report.recommendations else ""
@@ -108,7 +111,7 @@ async def measure(chosen: argparse.Namespace, directory: Path) -> list[Phase]:
         fleet_of(run) as fleet,
     ):
         await until(fleet, ready(chosen.nodes))
-        await run.until(lambda report: report.streams[0].steps >= steps, patience_s=600.0)
+        await run.until(lambda report: report.streams[0].training.steps >= steps, patience_s=600.0)
         watch = Watch(run, fleet)
         phases = [await watch.phase("steady", until_step=loss)]
         pool = (await fleet.status()).pools[0].spec.id
@@ -145,8 +148,8 @@ def _options(chosen: argparse.Namespace, fast: int, slow: int) -> list[str]:
 
 def _wait(before: Report, after: Report) -> float:
     old, new = before.streams[0], after.streams[0]
-    waited_s = new.wait_s - old.wait_s
-    spent_s = waited_s + new.compute_s - old.compute_s + new.publish_s - old.publish_s
+    waited_s = new.training.wait_s - old.training.wait_s
+    spent_s = new.training.total_s - old.training.total_s
     return waited_s / max(1e-9, spent_s)
 
 

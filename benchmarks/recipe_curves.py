@@ -110,8 +110,8 @@ def rewards_of(archive: Path) -> dict[str, list[float]]:
     for resolution_s in (60, 1):
         for report in read_reports(archive, resolution_s=resolution_s):
             for stream in report.streams:
-                first = stream.steps - len(stream.rewards) + 1
-                by_step.setdefault(stream.policy, {}).update(enumerate(stream.rewards, start=first))
+                first = stream.training.steps - len(stream.training.rewards) + 1
+                by_step.setdefault(stream.policy, {}).update(enumerate(stream.training.rewards, start=first))
     return {policy: [steps[step] for step in sorted(steps)] for policy, steps in by_step.items()}
 
 

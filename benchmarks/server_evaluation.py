@@ -202,7 +202,7 @@ def _observe(watched: WatchedRound, observations: Sequence[Observation]) -> None
             others = [node for node in part.report.nodes if node.id not in reserved | released]
             watched.lag = max([watched.lag, *(max(part.report.lag(node).values(), default=0) for node in others)])
     if during:
-        watched.steps = during[-1].report.streams[0].steps - during[0].report.streams[0].steps
+        watched.steps = during[-1].report.streams[0].training.steps - during[0].report.streams[0].training.steps
 
 
 def _just_released(observations: Sequence[Observation]) -> Iterator[set[NodeId]]:

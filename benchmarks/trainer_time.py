@@ -26,17 +26,19 @@ ROW = "{:>12} {:>6} {:>8} {:>10} {:>14} {:>8} {:>8} {:>8}\n"
 
 async def measure(run: RunningRun, steps: int) -> str:
     """Returns a line of the table."""
-    begun = (await run.until(lambda report: bool(report.streams) and report.streams[0].steps >= WARM_UP)).streams[0]
+    begun = (
+        await run.until(lambda report: bool(report.streams) and report.streams[0].training.steps >= WARM_UP)
+    ).streams[0]
     metrics_by_step: dict[int, Mapping[str, float]] = {}
     latest: StreamReport = begun
-    while latest.steps < begun.steps + steps:
+    while latest.training.steps < begun.training.steps + steps:
         latest = (await run.report()).streams[0]
-        metrics_by_step[latest.steps] = latest.metrics
+        metrics_by_step[latest.training.steps] = latest.training.metrics
         await asyncio.sleep(POLL_S)
-    count = latest.steps - begun.steps
-    publish_s = latest.publish_s - begun.publish_s
-    working_s = latest.compute_s - begun.compute_s + publish_s
-    all_s = working_s + latest.wait_s - begun.wait_s
+    count = latest.training.steps - begun.training.steps
+    publish_s = latest.training.publish_s - begun.training.publish_s
+    working_s = latest.training.compute_s - begun.training.compute_s + publish_s
+    all_s = working_s + latest.training.wait_s - begun.training.wait_s
     parts = [statistics.mean(metrics.get(name, 0.0) for metrics in metrics_by_step.values()) * count for name in PARTS]
     return ROW.format(
         "",

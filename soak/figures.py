@@ -91,7 +91,7 @@ def figures(outcome: Outcome, *, seed: int) -> Figures:
         redelivered=sum(lineage.redelivered for lineage in outcome.ledger.lineages.values()),
         discarded=discarded,
         discarded_share=discarded / ended if ended else 0.0,
-        shed=sum(stream.dropped.get("full", 0) for stream in report.streams) if report else 0,
+        shed=sum(stream.groups.dropped.get("full", 0) for stream in report.streams) if report else 0,
         broken=_broken(outcome),
         reports=outcome.watch.reports,
         disk_max_mib=outcome.watch.disk_max_mib,
@@ -150,7 +150,7 @@ def _discarded(outcome: Outcome) -> int:
     """Counts groups, not shares: a group that is stale for two policies counts once for each stream that dropped it."""
     if outcome.report is None:
         return 0
-    stale = sum(stream.dropped.get("stale", 0) for stream in outcome.report.streams)
+    stale = sum(stream.groups.dropped.get("stale", 0) for stream in outcome.report.streams)
     return stale + sum(flow.dropped.get("failed", 0) for flow in outcome.report.flows)
 
 

@@ -87,13 +87,14 @@ class Ledger:
             if flow.issued != flow.open + flow.admitted + sum(flow.dropped.values()):
                 yield Violation(promise=Invariant.BALANCE, message=f"the groups of {flow.id} do not add up: {flow}")
         for stream in report.streams:
-            places = stream.buffered + stream.in_batch + stream.trained + sum(stream.dropped.values())
-            batches = stream.steps * self._rules.streams[stream.policy].batch_groups
-            if stream.admitted != places or stream.trained != batches:
+            places = stream.groups.accounted
+            batches = stream.training.steps * self._rules.streams[stream.policy].batch_groups
+            if stream.groups.admitted != places or stream.groups.trained != batches:
                 message = f"the groups of {stream.policy} do not add up: {stream}"
                 yield Violation(promise=Invariant.BALANCE, message=message)
-            if stream.steps < steps_before[stream.policy]:
-                message = f"{stream.policy}: {steps_before[stream.policy]} steps acknowledged, {stream.steps} reported"
+            if stream.training.steps < steps_before[stream.policy]:
+                acknowledged, reported = steps_before[stream.policy], stream.training.steps
+                message = f"{stream.policy}: {acknowledged} steps acknowledged, {reported} reported"
                 yield Violation(promise=Invariant.LOST, message=message)
 
     def steps(self) -> dict[PolicyId, int]:
@@ -149,10 +150,13 @@ class Ledger:
         ledger_counts = self.group_counts(policy)
         flows = [flow for flow in report.flows if policy in self._rules.flows[flow.id].policies]
         failed = sum(sum(flow.dropped.values()) for flow in flows)
-        stale = stream.dropped.get("stale", 0)
-        others = sum(stream.dropped.values()) - stale
-        reported_counts = {"buffered": stream.buffered, "stale": stale, "failed": failed}
-        if stream.steps != lineage.steps or len(lineage.trained_in) != stream.trained + stream.in_batch:
+        stale = stream.groups.dropped.get("stale", 0)
+        others = sum(stream.groups.dropped.values()) - stale
+        reported_counts = {"buffered": stream.groups.buffered, "stale": stale, "failed": failed}
+        if (
+            stream.training.steps != lineage.steps
+            or len(lineage.trained_in) != stream.groups.trained + stream.groups.in_batch
+        ):
             message = f"{policy}: {lineage.steps} steps with {len(lineage.trained_in)} groups were seen, told: {stream}"
             yield Violation(promise=Invariant.LOST, message=message)
         for index, count in reported_counts.items():

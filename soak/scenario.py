@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 from astraflow.client.weight_plane import WeightPlaneClient
@@ -156,18 +157,18 @@ async def final_checks(outcome: Outcome, topology: Topology) -> None:
 def has_ended(report: Report) -> bool:
     """Returns whether no group is open, and no trainer can make another step."""
     return all(flow.open == 0 for flow in report.flows) and all(
-        stream.in_batch == 0 and stream.buffered < stream.batch_groups for stream in report.streams
+        stream.groups.in_batch == 0 and stream.groups.buffered < stream.batch_groups for stream in report.streams
     )
 
 
 def _same(before: Report, after: Report) -> list[Violation]:
     """Returns a violation for each count of the report that changed in a kill."""
-    places = ("steps", "trained", "buffered", "in_batch", "admitted", "version", "dropped")
+    places = ("training.steps", "groups", "version")
     return [
         Violation(promise=Invariant.LOST, message=f"{old.policy}: {attribute} was {was}, and is {now} after a kill")
         for old, new in zip(before.streams, after.streams, strict=True)
         for attribute in places
-        if (was := getattr(old, attribute)) != (now := getattr(new, attribute))
+        if (was := attrgetter(attribute)(old)) != (now := attrgetter(attribute)(new))
     ]
 
 

@@ -1,5 +1,6 @@
 """Builders of domain objects with sensible defaults."""
 
+from dataclasses import fields, replace
 from itertools import groupby
 from typing import Any
 
@@ -10,7 +11,16 @@ from astraflow.contract.fleet.recommendations import Mode, PoolRecommendation, R
 from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, PoolId, PromptId, TaskId, Version
 from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationScore, EvaluationState
-from astraflow.contract.reports.report import FlowReport, NodeReport, NodeState, Pace, Report, StreamReport
+from astraflow.contract.reports.report import (
+    FlowReport,
+    NodeReport,
+    NodeState,
+    Pace,
+    Report,
+    StreamGroups,
+    StreamReport,
+    TrainingReport,
+)
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout, RecordedGeneration
 from astraflow.contract.rollouts.spans import Author, Span
@@ -158,21 +168,16 @@ def sampling(max_new_tokens: int = 16) -> Sampling:
 def stream_report(
     policy: str = "solver", *, steps: int = 0, rewards: tuple[float, ...] = (), **changes: Any
 ) -> StreamReport:
-    values: dict[str, Any] = {
-        "policy": PolicyId(policy),
-        "version": Version(steps),
-        "batch_groups": 4,
-        "max_staleness": 2,
+    """changes: of the report, its groups and its training."""
+    groups = {
         "admitted": 4 * steps + 3,
         "buffered": 3,
         "in_batch": 0,
         "trained": 4 * steps,
         "dropped": {},
-        "issue_headroom": 9,
-        "pace": Pace(limit=24.0, outstanding=20.0, group_s=2.0, step_s=1.5),
-        "produced_per_s": 2.0,
-        "consumed_per_s": 2.0,
-        "staleness": {},
+        **_taken(changes, StreamGroups),
+    }
+    training = {
         "steps": steps,
         "redelivered": 0,
         "wait_s": 1.0,
@@ -181,11 +186,37 @@ def stream_report(
         "wait_fraction": 0.25,
         "is_waiting": False,
         "reward_mean": rewards[-1] if rewards else 0.0,
-        "reward_produced": 0.5,
         "tokens_mean": 5.0,
         "rewards": rewards,
+        **_taken(changes, TrainingReport),
+    }
+    values: dict[str, Any] = {
+        "policy": PolicyId(policy),
+        "version": Version(steps),
+        "batch_groups": 4,
+        "max_staleness": 2,
+        "groups": StreamGroups(**groups),
+        "training": TrainingReport(**training),
+        "issue_headroom": 9,
+        "pace": Pace(limit=24.0, outstanding=20.0, group_s=2.0, step_s=1.5),
+        "produced_per_s": 2.0,
+        "consumed_per_s": 2.0,
+        "staleness": {},
+        "reward_produced": 0.5,
     }
     return StreamReport(**values | changes)
+
+
+def changed_stream(stream: StreamReport, **changes: Any) -> StreamReport:
+    """Returns a stream's report with changes of it, its groups and its training."""
+    groups = replace(stream.groups, **_taken(changes, StreamGroups))
+    training = replace(stream.training, **_taken(changes, TrainingReport))
+    return replace(stream, groups=groups, training=training, **changes)
+
+
+def _taken(changes: dict[str, Any], kind: type) -> dict[str, Any]:
+    """Removes and returns the changes that are fields of a data class."""
+    return {field.name: changes.pop(field.name) for field in fields(kind) if field.name in changes}
 
 
 def flow_report(flow: str = "train", *, issued: int = 10, dropped: int = 1) -> FlowReport:

@@ -206,7 +206,7 @@ class _WhatIfRun:
             wait_share_300_s=wait,
             wait_share_600_s=wait,
             step_age_s=0.0,
-            steps=sum(stream.steps for stream in report.streams),
+            steps=sum(stream.training.steps for stream in report.streams),
             wait_share_of_steps=wait,
         )
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
 
@@ -56,8 +57,15 @@ class Tracker(Protocol):
         """Flushes and ends the record."""
 
 
-STREAM_FIELDS = ("wait_fraction", "produced_per_s", "consumed_per_s", "buffered", "tokens_mean", "reward_produced")
-"""Fields of a stream's report that are exported in addition to the trainer's metrics."""
+STREAM_FIELDS = (
+    "training.wait_fraction",
+    "produced_per_s",
+    "consumed_per_s",
+    "groups.buffered",
+    "training.tokens_mean",
+    "reward_produced",
+)
+"""Fields of a stream's report that are exported in addition to the trainer's metrics, under their last names."""
 
 ROLLOUT_REWARD = "reward_rollouts"
 """Mean reward of the rollouts that arrived between the previous step and this one, before any filter."""
@@ -74,18 +82,19 @@ def new_steps(report: Report, exported: Mapping[PolicyId, int]) -> list[TrackedS
 
 
 def _stream_steps(report: Report, stream: StreamReport, exported: int) -> list[TrackedStep]:
-    first = max(exported, stream.steps - max(len(stream.rewards), 1)) + 1
+    first = max(exported, stream.training.steps - max(len(stream.training.rewards), 1)) + 1
     return [
         TrackedStep(policy=stream.policy, step=step, at=report.at, metrics=_finite(_metrics(stream, step)))
-        for step in range(first, stream.steps + 1)
+        for step in range(first, stream.training.steps + 1)
     ]
 
 
 def _metrics(stream: StreamReport, step: int) -> dict[str, float]:
-    age = stream.steps - step
-    metrics = {ROLLOUT_REWARD: stream.rewards[-1 - age]} if age < len(stream.rewards) else {}
+    age = stream.training.steps - step
+    metrics = {ROLLOUT_REWARD: stream.training.rewards[-1 - age]} if age < len(stream.training.rewards) else {}
     if age == 0:
-        metrics |= {name: float(getattr(stream, name)) for name in STREAM_FIELDS} | dict(stream.metrics)
+        figures = {field.rpartition(".")[2]: float(attrgetter(field)(stream)) for field in STREAM_FIELDS}
+        metrics |= figures | dict(stream.training.metrics)
     return metrics
 
 

@@ -86,7 +86,7 @@ async def _after(run: RunningRun, steps: int) -> Report:
     """Returns the first report in which every policy has made this many steps."""
     while True:
         report = await run.report()
-        if all(stream.steps >= steps for stream in report.streams):
+        if all(stream.training.steps >= steps for stream in report.streams):
             return report
         await asyncio.sleep(POLL_S)
 
@@ -138,7 +138,8 @@ def _outcome(
         train_use=train_use,
         rollout_use=rollout_use,
         idle=1 - (used if mode.is_colocated else used / 2),
-        stale=sum(sum(s.dropped.values()) for s in ended.streams) / sum(s.admitted for s in ended.streams),
+        stale=sum(sum(s.groups.dropped.values()) for s in ended.streams)
+        / sum(s.groups.admitted for s in ended.streams),
         staleness=_mean_staleness(ended.streams),
         load=load,
     )

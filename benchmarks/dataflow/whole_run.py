@@ -39,7 +39,7 @@ async def measure(tokens: int, nodes: int, seconds: float) -> tuple[float, Repor
             before = await run.steps_more(10)
             await asyncio.sleep(seconds)
             after = await run.report()
-    trained = after.streams[0].trained - before.streams[0].trained
+    trained = after.streams[0].groups.trained - before.streams[0].groups.trained
     return 8 * trained / (after.at - before.at), after
 
 
@@ -55,8 +55,10 @@ async def main() -> None:
         for nodes in options.nodes:
             rate, report = await measure(tokens, nodes, options.seconds)
             stream = report.streams[0]
-            stale = stream.dropped.get("stale", 0) / max(1, stream.admitted)
-            sys.stdout.write(f"| {tokens} | {nodes} | {rate:,.0f} | {stream.wait_fraction:.0%} | {stale:.1%} |\n")
+            stale = stream.groups.dropped.get("stale", 0) / max(1, stream.groups.admitted)
+            sys.stdout.write(
+                f"| {tokens} | {nodes} | {rate:,.0f} | {stream.training.wait_fraction:.0%} | {stale:.1%} |\n"
+            )
             sys.stdout.flush()
 
 

@@ -119,7 +119,7 @@ async def _watch(control: ControlPlaneClient) -> Outcome:
     while len(_ready(report)) < len(SPEEDS):
         await asyncio.sleep(POLL_S)
         report = await control.report()
-    begun = report.streams[0].steps + WARM_UP
+    begun = report.streams[0].training.steps + WARM_UP
     while not steps or steps[-1].number < begun + STEPS:
         report = await control.report()
         stream, nodes = report.streams[0], _ready(report)
@@ -137,10 +137,10 @@ async def _watch(control: ControlPlaneClient) -> Outcome:
                         behind=link.latest_versions_behind,
                     )
                 )
-        if stream.steps >= begun and (not steps or stream.steps > steps[-1].number):
+        if stream.training.steps >= begun and (not steps or stream.training.steps > steps[-1].number):
             done = {pool: node.counters["episodes_done"] for pool, node in nodes.items()}
-            busy_s = stream.compute_s + stream.publish_s
-            steps.append(Step(number=stream.steps, done=done, wait_s=stream.wait_s, busy_s=busy_s))
+            busy_s = stream.training.compute_s + stream.training.publish_s
+            steps.append(Step(number=stream.training.steps, done=done, wait_s=stream.training.wait_s, busy_s=busy_s))
         await asyncio.sleep(POLL_S)
     return Outcome(steps=steps, fetches=fetches)
 

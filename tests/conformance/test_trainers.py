@@ -171,7 +171,7 @@ async def test_a_third_party_trainer_trains_the_batches_of_a_run(
         versions = await WeightPlaneClient(link).versions(PolicyId(POLICY))
         assert [notice.version for notice in versions] == [0, 1, 2, 3]
         (stream,) = (await service_.control.report()).streams
-        assert stream.steps == 3
+        assert stream.training.steps == 3
 
 
 @pytest.mark.anyio

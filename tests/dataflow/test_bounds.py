@@ -60,7 +60,7 @@ async def test_a_run_without_durability_reports_it_and_writes_nothing(tmp_path: 
     assert not (tmp_path / "journal.sqlite").exists()
     assert not list(tmp_path.rglob("*.segment"))
     async with running(tmp_path, config(durability="none")) as service:
-        assert (await service.control.report()).streams[0].trained == 0
+        assert (await service.control.report()).streams[0].groups.trained == 0
 
 
 async def test_a_durable_run_removes_unneeded_payloads(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def assert_balanced(report: Report) -> None:
     for flow in report.flows:
         assert flow.issued == flow.open + flow.admitted + sum(flow.dropped.values())
     (stream,) = report.streams
-    assert stream.admitted == stream.buffered + stream.in_batch + stream.trained + sum(stream.dropped.values())
+    assert stream.groups.admitted == stream.groups.accounted
 
 
 @pytest.mark.parametrize("name", DAMAGES)
@@ -205,9 +205,13 @@ async def test_a_run_continues_without_a_damaged_record(name: str, stored_run: P
     damage, what = DAMAGES[name]
     async with damaged(stored_run, tmp_path / "dataflow", damage) as service:
         report = await service.control.report()
-        assert report.streams[0].steps == 1
+        assert report.streams[0].training.steps == 1
         assert_balanced(report)
-        held = report.streams[0].buffered + report.streams[0].in_batch + report.streams[0].dropped.get("damaged", 0)
+        held = (
+            report.streams[0].groups.buffered
+            + report.streams[0].groups.in_batch
+            + report.streams[0].groups.dropped.get("damaged", 0)
+        )
         assert held == 6, "every untrained group is held or counted as lost"
         if what:
             (event,) = (event for event in report.events if event.kind.value == "records_set_aside")
@@ -218,7 +222,7 @@ async def test_a_run_continues_without_a_damaged_record(name: str, stored_run: P
         await train_on(service)
     async with running(tmp_path / "dataflow", settings()) as service:
         report = await service.control.report()
-        assert report.streams[0].steps == 3
+        assert report.streams[0].training.steps == 3
         assert "records_set_aside" not in [problem.cause for problem in report.problems]
         assert_balanced(report)
     assert len(SetAsideFiles(tmp_path / "dataflow" / FOLDER).files()) == bool(what)

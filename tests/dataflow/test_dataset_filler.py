@@ -48,8 +48,8 @@ async def report_of(service: Service) -> Report:
 def assert_balanced(report: Report) -> None:
     (flow,), (stream,) = report.flows, report.streams
     assert flow.issued == flow.open + flow.admitted + sum(flow.dropped.values())
-    assert sum(stream.dropped.values()) == 0
-    assert stream.admitted == flow.admitted
+    assert sum(stream.groups.dropped.values()) == 0
+    assert stream.groups.admitted == flow.admitted
 
 
 @pytest.mark.long

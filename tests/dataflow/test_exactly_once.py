@@ -251,14 +251,14 @@ class RunUnderFire(RuleBasedStateMachine):
         report = build_report(self.run, name="test", sequence=1, now=self.clock.now(), wall=0, uptime_s=0)
         flow, stream = report.flows[0], report.streams[0]
         assert flow.issued == flow.open + flow.admitted + sum(flow.dropped.values())
-        spread = stream.buffered + stream.in_batch + stream.trained + sum(stream.dropped.values())
-        assert stream.admitted == spread
-        assert stream.steps == self.version
-        assert stream.trained == len({task.partition("/")[0] for task in self.trained})
-        assert stream.replayed == len(self.replayed)
-        assert stream.trained + stream.replayed == stream.steps * stream.batch_groups
-        assert stream.replayable <= stream.trained
-        assert not stream.replayable or self._replays
+        spread = stream.groups.accounted
+        assert stream.groups.admitted == spread
+        assert stream.training.steps == self.version
+        assert stream.groups.trained == len({task.partition("/")[0] for task in self.trained})
+        assert stream.groups.replayed == len(self.replayed)
+        assert stream.groups.trained + stream.groups.replayed == stream.training.steps * stream.batch_groups
+        assert stream.groups.replayable <= stream.groups.trained
+        assert not stream.groups.replayable or self._replays
 
     @invariant()
     def no_group_is_trained_twice(self) -> None:

@@ -70,8 +70,8 @@ async def unchanged(service: Service, before: Report) -> None:
     assert [(flow.issued, flow.admitted, flow.episodes) for flow in after.flows] == [
         (flow.issued, flow.admitted, flow.episodes) for flow in before.flows
     ]
-    assert [(stream.admitted, stream.version, stream.steps) for stream in after.streams] == [
-        (stream.admitted, stream.version, stream.steps) for stream in before.streams
+    assert [(stream.groups.admitted, stream.version, stream.training.steps) for stream in after.streams] == [
+        (stream.groups.admitted, stream.version, stream.training.steps) for stream in before.streams
     ]
     assert_balanced(after)
 

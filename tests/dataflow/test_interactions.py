@@ -53,9 +53,12 @@ async def test_endings_and_terms_of_pushed_episodes_are_reported_and_survive_a_r
     (flow,), (stream,) = report.flows, report.streams
     assert flow.endings == {"won": 2, "turns": 1}
     assert flow.reward_terms == {"format": 0.75, "lengths/a": -1.0}
-    assert stream.metrics["ending_won"] == pytest.approx(2 / 3)
-    assert stream.metrics["ending_turns"] == pytest.approx(1 / 3)
-    assert (stream.metrics["reward_term_format"], stream.metrics["reward_term_lengths/a"]) == (0.75, -1.0)
+    assert stream.training.metrics["ending_won"] == pytest.approx(2 / 3)
+    assert stream.training.metrics["ending_turns"] == pytest.approx(1 / 3)
+    assert (stream.training.metrics["reward_term_format"], stream.training.metrics["reward_term_lengths/a"]) == (
+        0.75,
+        -1.0,
+    )
     assert [sample.ending for sample in sample_page.trajectories] == [Ending.TURNS]
     assert (histogram.endings, histogram.terms) == ({"won": 2, "turns": 1}, {"format": 4, "lengths/a": 4})
     async with running(tmp_path) as service:

@@ -29,7 +29,7 @@ def test_rates_are_means_of_the_minute_and_counts_its_last_values() -> None:
         report(1, produced_per_s=3.0, consumed_per_s=0.0, trained=14, pools=(pool(tokens_per_s=30.0, ready=2),)),
     ]
     (stream,) = (whole := point(reports, before=None)).streams
-    assert (stream.produced_per_s, stream.consumed_per_s, stream.trained) == (2.0, 2.0, 14)
+    assert (stream.produced_per_s, stream.consumed_per_s, stream.groups.trained) == (2.0, 2.0, 14)
     assert (whole.pools[0].tokens_per_s, whole.pools[0].ready) == (20.0, 2)
     assert (whole.sequence, whole.at, whole.nodes) == (1, 6001.0, ())
 
@@ -40,14 +40,14 @@ def test_the_wait_fraction_is_measured_between_the_ends_of_two_minutes() -> None
         report(60, wait_s=101.0, compute_s=201.0, publish_s=0.0, wait_fraction=0.9),
         report(119, wait_s=110.0, compute_s=228.0, publish_s=2.0, wait_fraction=0.9),
     ]
-    assert point(reports, before=before).streams[0].wait_fraction == pytest.approx(10 / 40)
-    assert point(reports[:1], before=reports[0]).streams[0].wait_fraction == pytest.approx(0.9)
+    assert point(reports, before=before).streams[0].training.wait_fraction == pytest.approx(10 / 40)
+    assert point(reports[:1], before=reports[0]).streams[0].training.wait_fraction == pytest.approx(0.9)
 
 
 def test_a_step_in_several_reports_counts_once() -> None:
     step_rewards = [(1, 0.2), (1, 0.2), (1, 0.2), (2, 0.8)]
     reports = [report(at, steps=step, reward_mean=reward) for at, (step, reward) in enumerate(step_rewards)]
-    assert point(reports, before=None).streams[0].reward_mean == pytest.approx(0.5)
+    assert point(reports, before=None).streams[0].training.reward_mean == pytest.approx(0.5)
 
 
 def test_seconds_without_rollouts_do_not_lower_the_reward() -> None:

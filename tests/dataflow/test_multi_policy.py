@@ -158,7 +158,7 @@ class World:
         return next(stream for stream in self.report().streams if stream.policy == policy)
 
     def dropped(self, policy: PolicyId) -> dict[str, int]:
-        return {reason: count for reason, count in self.stream(policy).dropped.items() if count}
+        return {reason: count for reason, count in self.stream(policy).groups.dropped.items() if count}
 
     def flow(self, name: str = "train") -> FlowReport:
         return next(flow for flow in self.report().flows if flow.id == name)
@@ -168,10 +168,10 @@ def assert_balanced(report: Report) -> None:
     for flow in report.flows:
         assert flow.issued == flow.open + flow.admitted + sum(flow.dropped.values())
     for stream in report.streams:
-        spread = stream.buffered + stream.in_batch + stream.trained + sum(stream.dropped.values())
-        assert stream.admitted == spread
+        spread = stream.groups.accounted
+        assert stream.groups.admitted == spread
         assert stream.issue_headroom >= 0
-        assert stream.buffered + stream.in_batch <= (stream.max_staleness + 1) * stream.batch_groups
+        assert stream.groups.buffered + stream.groups.in_batch <= (stream.max_staleness + 1) * stream.batch_groups
 
 
 @asynccontextmanager
@@ -236,8 +236,8 @@ async def test_a_shared_flow_continues_without_a_stalled_trainer_up_to_its_bound
             assert await it.roll_out() == (4 if step > 4 else (2 + 1) * 4)
             assert await it.step(VERIFIER) is not None
         solver, verifier = it.stream(SOLVER), it.stream(VERIFIER)
-        assert (verifier.steps, it.dropped(VERIFIER)) == (33, {})
-        assert (solver.buffered, solver.in_batch) == ((2 + 1) * 4, 0)
+        assert (verifier.training.steps, it.dropped(VERIFIER)) == (33, {})
+        assert (solver.groups.buffered, solver.groups.in_batch) == ((2 + 1) * 4, 0)
         assert it.dropped(SOLVER) == {"full": 30 * 4 + 8}
         assert it.report().events[-1].values["silent_s"] == pytest.approx(31, abs=0.5)
 
@@ -253,14 +253,14 @@ async def test_pacing_limits_a_shared_flow_until_a_trainer_stalls(tmp_path: Path
         while await it.roll_out():
             pass
         assert (
-            it.stream(SOLVER).buffered == it.stream(VERIFIER).buffered == 6
+            it.stream(SOLVER).groups.buffered == it.stream(VERIFIER).groups.buffered == 6
         )  # the next batch of 4, and its margin of 2
         assert it.stream(SOLVER).issue_headroom > 0
         it.wait(PATIENCE_S + 1)
         for _ in range(6):
             assert await it.step(VERIFIER) is not None
             await it.roll_out()
-        assert it.stream(SOLVER).buffered == (2 + 1) * 4
+        assert it.stream(SOLVER).groups.buffered == (2 + 1) * 4
         assert it.dropped(SOLVER)["full"] > 0
         assert it.dropped(VERIFIER) == {}
 
@@ -341,7 +341,7 @@ async def test_results_of_leased_tasks_are_accepted_into_a_full_stream(tmp_path:
         out = await it.lease()
         it.wait(10 * PATIENCE_S)
         await it.push(out)
-        assert it.stream(SOLVER).buffered == it.stream(VERIFIER).buffered == (2 + 1) * 4
+        assert it.stream(SOLVER).groups.buffered == it.stream(VERIFIER).groups.buffered == (2 + 1) * 4
 
 
 @pytest.mark.anyio
@@ -506,9 +506,9 @@ class TwoTrainersUnderFire(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         for stream in self.world.report().streams:
-            assert stream.version == stream.steps == self.versions[stream.policy]
-            assert stream.trained == stream.steps * stream.batch_groups
-            assert set(stream.dropped) <= {"full", "stale"}
+            assert stream.version == stream.training.steps == self.versions[stream.policy]
+            assert stream.groups.trained == stream.training.steps * stream.batch_groups
+            assert set(stream.groups.dropped) <= {"full", "stale"}
 
     def _open(self) -> None:
         self.journal = Journal(self.folder / "journal.sqlite")

@@ -425,13 +425,13 @@ async def test_a_sampler_that_stops_replaying_removes_its_groups(tmp_path: Path)
         attach(run, 0)
         await push(run, await lease(run, 8), spread=True)
         await step(run, 0)
-        assert stream_of(run).replayable == 2
+        assert stream_of(run).groups.replayable == 2
         run.change_plugins(of_policy(FRESH))
         await step(run, 1)
-        assert (stream_of(run).replayable, stream_of(run).sampler) == (0, FRESH)
+        assert (stream_of(run).groups.replayable, stream_of(run).sampler) == (0, FRESH)
         assert_balanced(reported(run))
         await journal.wait_durable()
-        buffered = stream_of(run).buffered
+        buffered = stream_of(run).groups.buffered
         assert journal.rows("select count(*), sum(is_trained) from admissions") == [(buffered, 0)]
         assert journal.rows("select count(*) from groups") == [(buffered + flow_of(run).open,)]
 
@@ -443,12 +443,12 @@ async def test_a_sampler_that_starts_to_replay_has_groups_trained_from_then_on(t
         await step(run, 0)
         run.change_plugins(of_policy(REPLAY))
         await step(run, 1)
-        assert (stream_of(run).replayable, stream_of(run).replayed) == (0, 0)
+        assert (stream_of(run).groups.replayable, stream_of(run).groups.replayed) == (0, 0)
         await step(run, 2)
-        assert (stream_of(run).replayable, stream_of(run).replayed) == (2, 0)
+        assert (stream_of(run).groups.replayable, stream_of(run).groups.replayed) == (2, 0)
         await step(run, 3)
-        assert stream_of(run).replayed == 1
-        assert stream_of(run).trained + stream_of(run).replayed == 8
+        assert stream_of(run).groups.replayed == 1
+        assert stream_of(run).groups.trained + stream_of(run).groups.replayed == 8
         assert_balanced(reported(run))
 
 
@@ -466,7 +466,7 @@ async def test_a_served_batch_is_not_changed(tmp_path: Path) -> None:
         assert [row.task for row in out.rows] == [row.task for row in again.rows]
         report = StepReport(batch=out.id, policy=SOLVER, version=Version(2), wait_s=0, compute_s=1, publish_s=0)
         assert await trainers.report_step(report)
-        assert (stream_of(run).replayed, stream_of(run).replayable) == (1, 0)
+        assert (stream_of(run).groups.replayed, stream_of(run).groups.replayable) == (1, 0)
         assert_balanced(reported(run))
 
 
@@ -522,7 +522,7 @@ async def test_a_failing_plugin_loses_no_push_and_no_group(tmp_path: Path, monke
         with pytest.raises(InternalError) as caught:
             await step(run, 0)
         assert caught.value.code == "sampler.invalid_choice"
-        assert stream_of(run).buffered == 4
+        assert stream_of(run).groups.buffered == 4
         run.pause_flow(FLOW, is_paused=True, actor="ada", reason="it is broken")
         run.change_plugins(of_policy(FRESH))
         await step(run, 0)

@@ -105,7 +105,7 @@ async def test_a_node_that_pushes_only_refused_results_gets_no_tasks_and_others_
             )
             await trained(service, version)
         report = await service.control.report()
-        assert report.streams[0].steps == 5
+        assert report.streams[0].training.steps == 5
         assert report.flows[0].dropped == {}, "no group has lost a member"
         assert report.flows[0].refused["token_id"] <= 8 + 1, "all the gate allowed once, then one at most"
         assert_balanced(report)

@@ -67,8 +67,8 @@ def assert_balanced(report: Report) -> None:
     for flow in report.flows:
         assert flow.issued == flow.open + flow.admitted + sum(flow.dropped.values())
     for stream in report.streams:
-        spread = stream.buffered + stream.in_batch + stream.trained + sum(stream.dropped.values())
-        assert stream.admitted == spread
+        spread = stream.groups.accounted
+        assert stream.groups.admitted == spread
 
 
 async def test_a_group_travels_from_lease_to_acknowledged_batch(tmp_path: Path) -> None:
@@ -85,10 +85,10 @@ async def test_a_group_travels_from_lease_to_acknowledged_batch(tmp_path: Path) 
         assert not await trainer.report_step(step_of(batch))
         report = await service.control.report()
         stream = report.streams[0]
-        assert (stream.trained, stream.steps, stream.version, stream.buffered) == (2, 1, 1, 0)
-        assert stream.wait_fraction == pytest.approx(0.25)
-        assert stream.metrics["loss"] == pytest.approx(0.25)
-        assert stream.reward_mean == pytest.approx(0.5)
+        assert (stream.groups.trained, stream.training.steps, stream.version, stream.groups.buffered) == (2, 1, 1, 0)
+        assert stream.training.wait_fraction == pytest.approx(0.25)
+        assert stream.training.metrics["loss"] == pytest.approx(0.25)
+        assert stream.training.reward_mean == pytest.approx(0.5)
         assert_balanced(report)
 
 
@@ -187,8 +187,8 @@ async def test_a_batch_is_redelivered_until_acknowledged_across_a_restart(tmp_pa
         )
         assert await service.trainer().report_step(step_of(after))
         report = await service.control.report()
-        assert report.streams[0].buffered == 1
-        assert report.streams[0].redelivered == 2
+        assert report.streams[0].groups.buffered == 1
+        assert report.streams[0].training.redelivered == 2
         assert_balanced(report)
 
 
@@ -378,7 +378,7 @@ async def test_rows_beyond_the_staleness_bound_are_never_served(tmp_path: Path) 
         await trainer.attach(version=Version(2), backend="local", is_simulated=False)
         assert await trainer.pull_batch(version=Version(2), wait_s=0.1) is None
         report = await service.control.report()
-        assert report.streams[0].dropped == {"stale": 2}
+        assert report.streams[0].groups.dropped == {"stale": 2}
         assert_balanced(report)
 
 
@@ -393,8 +393,8 @@ async def test_one_stalled_trainer_does_not_stop_the_other_policy(tmp_path: Path
             assert batch is not None
             await service.trainer("a").report_step(step_of(batch))
         streams = {stream.policy: stream for stream in (await service.control.report()).streams}
-        assert streams[PolicyId("a")].steps == 3
-        assert streams[PolicyId("b")].buffered == 2
+        assert streams[PolicyId("a")].training.steps == 3
+        assert streams[PolicyId("b")].groups.buffered == 2
 
 
 async def test_foreign_results_are_refused_and_change_nothing(tmp_path: Path) -> None:

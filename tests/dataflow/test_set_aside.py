@@ -43,8 +43,8 @@ async def more(service: Service, groups: int) -> None:
 
 def assert_balanced(report: Report) -> None:
     (stream,) = report.streams
-    spread = stream.buffered + stream.in_batch + stream.trained + sum(stream.dropped.values())
-    assert stream.admitted == spread
+    spread = stream.groups.accounted
+    assert stream.groups.admitted == spread
 
 
 async def test_a_batch_with_two_errors_is_set_aside_and_the_next_batch_gets_its_number(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_a_batch_with_two_errors_is_set_aside_and_the_next_batch_gets_its_
         assert (second.id, second.is_redelivered) == (first.id, False)
         assert not {row.group for row in first.rows} & {row.group for row in second.rows}
         report = await service.control.report()
-        assert report.streams[0].dropped["set_aside"] == 2
+        assert report.streams[0].groups.dropped["set_aside"] == 2
         assert_balanced(report)
         (problem,) = (problem for problem in report.problems if problem.cause == "batch_set_aside")
         (event,) = (event for event in report.events if event.kind.value == "batch_set_aside")
@@ -89,7 +89,7 @@ async def test_the_count_of_failed_steps_and_what_is_set_aside_survive_restarts(
         second = await pulled(service, 0)
         assert not {row.group for row in first.rows} & {row.group for row in second.rows}
         report = await service.control.report()
-        assert report.streams[0].dropped["set_aside"] == 2
+        assert report.streams[0].groups.dropped["set_aside"] == 2
         assert [problem.values["error"] for problem in report.problems] == [ERROR]
         assert_balanced(report)
 
@@ -105,7 +105,7 @@ async def test_kills_stops_and_new_connections_set_no_batch_aside(tmp_path: Path
             assert (await pulled(service, 0)).id == batch.id
         for number in range(2):
             assert not await trainer.report_failure(failed(batch, f"k{number}", StepEnd.UNEXPLAINED))
-        assert "set_aside" not in (await service.control.report()).streams[0].dropped
+        assert "set_aside" not in (await service.control.report()).streams[0].groups.dropped
         assert await trainer.report_step(step_of(batch))
         following = await pulled(service, 1)
         assert not await trainer.report_failure(failed(following, "k2", StepEnd.UNEXPLAINED))
@@ -145,7 +145,7 @@ async def test_the_batch_after_one_set_aside_is_assembled_anew(tmp_path: Path) -
         assert not await trainer.report_failure(failed(following, "3")), "the other batch had a failure, not this one"
         await trainer.report_step(step_of(following))
         report = await service.control.report()
-        assert (report.streams[0].steps, report.streams[0].trained) == (2, 4)
+        assert (report.streams[0].training.steps, report.streams[0].groups.trained) == (2, 4)
         assert_balanced(report)
 
 
@@ -191,7 +191,7 @@ async def test_a_failure_of_a_batch_that_is_not_open_counts_nothing(tmp_path: Pa
         await trainer.report_step(step_of(batch))
         for attempt in "123":
             assert not await trainer.report_failure(failed(batch, attempt))
-        assert "set_aside" not in (await service.control.report()).streams[0].dropped
+        assert "set_aside" not in (await service.control.report()).streams[0].groups.dropped
 
 
 async def test_the_problem_is_shown_for_some_steps_and_the_replaced_groups_are_trained(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ async def seen_complete(service: Service) -> Report:
     report = await service.control.report()
     assert report.completion is not None
     assert report.completion.ends_run
-    assert report.streams[0].steps == 2
+    assert report.streams[0].training.steps == 2
     assert_balanced(report)
     return report
 

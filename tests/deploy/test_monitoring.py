@@ -197,7 +197,7 @@ def cells_of(grid: Json) -> Iterator[tuple[int, int]]:
 async def test_every_query_and_rule_works_in_prometheus(tmp_path: Path) -> None:
     report = full_report()
     (stream,) = report.streams
-    report = replace(report, streams=(replace(stream, metrics=dict.fromkeys(TRAINED, 0.5)),))
+    report = replace(report, streams=(make.changed_stream(stream, metrics=dict.fromkeys(TRAINED, 0.5)),))
     endpoint = MetricsEndpoint(host="127.0.0.1", port=0, token=TOKEN)
     async with (
         serving_metrics(endpoint, lambda: report, Losses(), directory=tmp_path) as address,
@@ -217,7 +217,7 @@ async def test_every_query_and_rule_works_in_prometheus(tmp_path: Path) -> None:
 @pytest.mark.needs("promtool")
 async def test_the_queries_have_series_in_a_real_run(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *ENDLESS) as run:
-        await run.until(lambda report: report.streams[0].steps > 20)
+        await run.until(lambda report: report.streams[0].training.steps > 20)
         address = run.facts()["metrics"]
         async with httpx.AsyncClient() as client:
             text = (await client.get(address)).text

@@ -36,7 +36,9 @@ from astraflow.contract.reports.report import (
     PoolReport,
     Report,
     SampledTrajectory,
+    StreamGroups,
     StreamReport,
+    TrainingReport,
 )
 from astraflow.contract.rollouts.agent_calls import AgentCall, CallOutcome
 from astraflow.contract.rollouts.failures import Boundary, Failure
@@ -208,35 +210,39 @@ class SyntheticRun:
             version=Version(steps),
             batch_groups=BATCH_GROUPS,
             max_staleness=MAX_STALENESS,
-            admitted=buffered + in_batch + trained + stale,
-            buffered=buffered,
-            in_batch=in_batch,
-            trained=trained,
-            dropped={"stale": stale} if stale else {},
+            groups=StreamGroups(
+                admitted=buffered + in_batch + trained + stale,
+                buffered=buffered,
+                in_batch=in_batch,
+                trained=trained,
+                dropped={"stale": stale} if stale else {},
+                replayed=steps if self.plugins else 0,
+            ),
+            training=TrainingReport(
+                steps=steps,
+                redelivered=0,
+                wait_s=steps * 0.12,
+                compute_s=steps * 0.9,
+                publish_s=steps * 0.02,
+                wait_fraction=wait if steps else 0.0,
+                is_waiting=not steps,
+                reward_mean=0.35 + 0.3 * learned(sequence) + chance.gauss(0, 0.02) if steps else 0.0,
+                tokens_mean=5.2,
+                metrics=_step_metrics(policy, steps) | (_interaction_metrics(steps) if self.has_interactions else {})
+                if steps
+                else {},
+                rewards=tuple(_step_reward(policy, step) for step in range(max(0, steps - 32), steps)),
+            ),
             issue_headroom=max(0, 40 - buffered),
             produced_per_s=max(0.0, chance.gauss(30.5, 2.0)),
             consumed_per_s=max(0.0, chance.gauss(28.8, 0.6)) if steps else 0.0,
             staleness={0: 210, 1: 90, 2: 20} if steps else {},
-            steps=steps,
-            redelivered=0,
-            wait_s=steps * 0.12,
-            compute_s=steps * 0.9,
-            publish_s=steps * 0.02,
-            wait_fraction=wait if steps else 0.0,
-            is_waiting=not steps,
-            reward_mean=0.35 + 0.3 * learned(sequence) + chance.gauss(0, 0.02) if steps else 0.0,
             reward_produced=min(1.0, learned(sequence) + 0.02),
-            tokens_mean=5.2,
-            metrics=_step_metrics(policy, steps) | (_interaction_metrics(steps) if self.has_interactions else {})
-            if steps
-            else {},
-            rewards=tuple(_step_reward(policy, step) for step in range(max(0, steps - 32), steps)),
-            replayed=steps if self.plugins else 0,
             sampler={"kind": "fresh", "order": "deadline"},
         )
 
     def _flow(self, streams: tuple[StreamReport, ...]) -> FlowReport:
-        admitted = streams[0].admitted
+        admitted = streams[0].groups.admitted
         uninformative, failed, opened = admitted // 4, admitted // 400, 61
         return FlowReport(
             id=FlowId("train"),

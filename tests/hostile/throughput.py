@@ -142,8 +142,10 @@ def throughput(stretches: Sequence[Sequence[tuple[float, Report]]]) -> Throughpu
         [stretch[-1][1].streams[0] for stretch in stretches],
     )
     return Throughput(
-        steps_per_s=sum(end.steps - begin.steps for begin, end in zip(first, last, strict=True)) / seconds,
-        groups_per_s=sum(end.admitted - begin.admitted for begin, end in zip(first, last, strict=True)) / seconds,
+        steps_per_s=sum(end.training.steps - begin.training.steps for begin, end in zip(first, last, strict=True))
+        / seconds,
+        groups_per_s=sum(end.groups.admitted - begin.groups.admitted for begin, end in zip(first, last, strict=True))
+        / seconds,
         longest_step_s=max(map(longest_step_s, stretches)),
     )
 
@@ -152,7 +154,7 @@ def longest_step_s(stretch: Sequence[tuple[float, Report]]) -> float:
     """Returns the longest time without a new step."""
     changes = [stretch[0][0]]
     for (_, before), (at, report) in itertools.pairwise(stretch):
-        if report.streams[0].steps > before.streams[0].steps:
+        if report.streams[0].training.steps > before.streams[0].training.steps:
             changes.append(at)
     return max(later - earlier for earlier, later in itertools.pairwise([*changes, stretch[-1][0]]))
 

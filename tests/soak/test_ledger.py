@@ -187,7 +187,7 @@ def test_dropping_a_fresh_group_as_stale_is_a_loss(scenario: LedgerScenario) -> 
 
 def test_a_share_dropped_for_another_reason_is_accounted_for(scenario: LedgerScenario) -> None:
     report = scenario.report(buffered=0)
-    shed = replace(report.streams[0], dropped={"full": 1})
+    shed = make.changed_stream(report.streams[0], dropped={"full": 1})
     assert list(scenario.ledger.check_end(replace(report, streams=(shed,)))) == []
 
 

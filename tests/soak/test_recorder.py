@@ -99,7 +99,7 @@ async def test_calls_are_recorded_from_lease_to_step(tmp_path: Path) -> None:
         assert await trainer.report_step(report)
         assert not await trainer.report_step(report)
         assert await trainer.pull_batch(version=Version(1), wait_s=0) is None
-        assert (await ControlPlaneClient(link).report()).streams[0].steps == 1
+        assert (await ControlPlaneClient(link).report()).streams[0].training.steps == 1
     assert calls.told == [
         ("leased", *tasks),
         ("pushed", *tasks),

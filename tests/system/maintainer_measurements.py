@@ -84,14 +84,14 @@ async def _watched(regions: Regions, fault: str, before: int, *, watched_s: floa
             helped_after_s = time.monotonic() - began
         await asyncio.sleep(0.1)
     last = (await regions.run.report()).streams[0]
-    waited_s = last.wait_s - first.wait_s
-    spent_s = waited_s + last.compute_s - first.compute_s + last.publish_s - first.publish_s
+    waited_s = last.training.wait_s - first.training.wait_s
+    spent_s = last.training.total_s - first.training.total_s
     status = (await regions.fleet.maintainer()).status
     return FaultCost(
         fault=fault,
         has_maintainer=has_maintainer,
         wait=waited_s / max(1e-9, spent_s),
-        steps=last.steps - first.steps,
+        steps=last.training.steps - first.training.steps,
         helped_after_s=helped_after_s,
         tokens=status.counters.get("tokens", 0.0) if status is not None else 0.0,
     )

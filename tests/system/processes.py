@@ -70,8 +70,8 @@ class RunningRun:
 
     async def steps_more(self, steps: int) -> Report:
         """Returns the report after that many more trainer steps."""
-        before = (await self.report()).streams[0].steps
-        return await self.until(lambda report: report.streams[0].steps >= before + steps)
+        before = (await self.report()).streams[0].training.steps
+        return await self.until(lambda report: report.streams[0].training.steps >= before + steps)
 
     def kill(self, program: str) -> None:
         """Sends `kill -9` to the process."""
@@ -117,6 +117,6 @@ def assert_balanced(report: Report) -> None:
     for flow in report.flows:
         assert flow.issued == flow.open + flow.admitted + sum(flow.dropped.values())
     for stream in report.streams:
-        spread = stream.buffered + stream.in_batch + stream.trained + sum(stream.dropped.values())
-        assert stream.admitted == spread
-        assert stream.trained == stream.steps * stream.batch_groups
+        spread = stream.groups.accounted
+        assert stream.groups.admitted == spread
+        assert stream.groups.trained == stream.training.steps * stream.batch_groups

@@ -22,7 +22,7 @@ async def test_a_run_continues_from_a_backup_in_another_folder(tmp_path: Path) -
     async with running("smoke", tmp_path / "restored", *ENDLESS) as run:
         first = await run.report()
         after = await run.steps_more(1)
-    assert first.streams[0].steps >= before.streams[0].steps
+    assert first.streams[0].training.steps >= before.streams[0].training.steps
     assert first.flows[0].issued >= before.flows[0].issued
     assert (after.run, after.sequence > before.sequence) == (before.run, True)
     assert_balanced(after)

@@ -30,14 +30,16 @@ def ready(status: FleetStatus) -> int:
 async def test_lost_nodes_of_a_pool_are_replaced_during_training(tmp_path: Path) -> None:
     async with running("smoke/regions", tmp_path / "run", "--fleet", "--no-web", gone_within_s=60.0) as run:
         report = await run.until(
-            lambda report: {pool.id for pool in report.pools if pool.ready} == POOLS and report.streams[0].steps > 2
+            lambda report: (
+                {pool.id for pool in report.pools if pool.ready} == POOLS and report.streams[0].training.steps > 2
+            )
         )
         assert {node.facts.region for node in report.nodes} == POOLS, "they are named after regions"
         assert report.simulated, "simulated regions are labelled"
 
         async with connect_fleet(run.facts()["fleet"], run.token()) as fleet:
             await until(fleet, lambda status: ready(status) >= 3)
-            before = (await run.report()).streams[0].steps
+            before = (await run.report()).streams[0].training.steps
             done = await fleet.inject_fault(PoolId("us-east"), share=0.3, actor=ALICE, key="drill", reason="a drill")
             assert done.lost
             await until(fleet, lambda status: ready(status) < size_of(status))
@@ -45,5 +47,5 @@ async def test_lost_nodes_of_a_pool_are_replaced_during_training(tmp_path: Path)
             assert not {instance.id for instance in await fleet.instances()} & set(done.lost), (
                 "lost nodes were replaced"
             )
-        report = await run.until(lambda report: report.streams[0].steps > before + 5)
+        report = await run.until(lambda report: report.streams[0].training.steps > before + 5)
         assert_balanced(report)

@@ -94,7 +94,7 @@ async def test_the_fleet_replaces_lost_nodes_scales_up_and_survives_a_kill(tmp_p
         await until(fleet, ready(4))
         assert {instance.id for instance in await fleet.instances()} == known
         report = await run.steps_more(3)
-        assert report.streams[0].buffered > 0
+        assert report.streams[0].groups.buffered > 0
         assert_balanced(report)
         pids = list(machines(run).values())
     assert not [pid for pid in pids if _is_alive(pid)], "a machine was left behind"
@@ -125,7 +125,7 @@ async def test_a_pool_in_mode_on_follows_losses_and_demand_without_flapping(tmp_
         assert len(loss.lost) == 1
         await until(fleet, lambda status: status.pools[0].rule_target is not None)
         before = await until(fleet, is_whole)
-        await run.until(lambda report: report.streams[0].steps >= 30)
+        await run.until(lambda report: report.streams[0].training.steps >= 30)
         after = await until(fleet, lambda status: status.pools[0].target > before.pools[0].target and is_whole(status))
 
         kinds = [decision.kind.value for decision in await fleet.decisions()]

@@ -65,7 +65,7 @@ async def test_a_terminated_node_returns_its_partial_rollouts(tmp_path: Path) ->
 async def test_a_preempted_spot_node_drains_before_its_end(tmp_path: Path) -> None:
     notice = tmp_path / "notice.json"
     async with running("smoke", tmp_path / "run", *LONG_ANSWERS, "--nodes", "1") as run:
-        await run.until(lambda report: report.streams[0].steps >= 1)
+        await run.until(lambda report: report.streams[0].training.steps >= 1)
         with by_hand(run, f"{{kind = 'file', path = '{notice}', poll_interval_s = 0.1}}") as node:
             await run.until(writes("spot"))
             notice.write_text('{"deadline_s": 3}')

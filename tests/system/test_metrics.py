@@ -15,7 +15,7 @@ ENDLESS = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=100000")
 
 async def test_a_run_serves_metrics_at_its_announced_address(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *ENDLESS) as run:
-        await run.until(lambda report: report.streams[0].steps > 20)
+        await run.until(lambda report: report.streams[0].training.steps > 20)
         address = run.facts()["metrics"]
         assert address.startswith("http://127.0.0.1:")
         async with httpx.AsyncClient() as client:
@@ -30,5 +30,5 @@ async def test_a_run_serves_metrics_at_its_announced_address(tmp_path: Path) -> 
 
 async def test_metrics_can_be_turned_off(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *ENDLESS, "--set", "dataflow.metrics=off") as run:
-        await run.until(lambda report: report.streams[0].steps > 0)
+        await run.until(lambda report: report.streams[0].training.steps > 0)
         assert run.facts()["metrics"] == ""

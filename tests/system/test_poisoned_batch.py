@@ -58,9 +58,9 @@ async def test_training_goes_on_without_a_batch_that_ends_the_trainer(
     backend = ("--set", f'policies.solver.backend={{ kind = "fragile", step_s = 0.05, how = "{how}" }}')
     endless = ("--no-web", "--set", "nodes.capacity=4", "--set", "stop.reward=2.0", "--set", "stop.steps=1000000")
     async with running("smoke", tmp_path / "run", *endless, *backend) as run:
-        await run.until(lambda report: report.streams[0].steps >= 2)
+        await run.until(lambda report: report.streams[0].training.steps >= 2)
         await push_poison(run)
-        report = await run.until(lambda report: report.streams[0].dropped.get("set_aside", 0) > 0)
+        report = await run.until(lambda report: report.streams[0].groups.dropped.get("set_aside", 0) > 0)
         (problem, *_) = (problem for problem in report.problems if problem.cause == "batch_set_aside")
         assert error in str(problem.values["error"]) and "harm" in str(problem.values["nodes"])
         report = await run.steps_more(5)
@@ -69,7 +69,7 @@ async def test_training_goes_on_without_a_batch_that_ends_the_trainer(
     async with running("smoke", tmp_path / "run", *endless, *backend) as run:
         report = await run.steps_more(3)
         assert_balanced(report)
-        assert report.streams[0].dropped["set_aside"] > 0
+        assert report.streams[0].groups.dropped["set_aside"] > 0
         ends = (tmp_path / "run/logs/supervisor.log").read_text().count("trainer-solver failed")
         assert ends == 2
     exported = subprocess.run(

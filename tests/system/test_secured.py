@@ -170,7 +170,7 @@ async def training(run: Secured, *nodes: str) -> AsyncIterator[dict[str, asyncio
 async def test_a_retired_node_is_disconnected_immediately(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     logs.configure(level="DEBUG", as_json=True)
     async with secured(tmp_path) as run, training(run, "n1", "n2") as tasks:
-        await run.until(lambda report: report.streams[0].steps >= 3 and len(report.nodes) == 2)
+        await run.until(lambda report: report.streams[0].training.steps >= 3 and len(report.nodes) == 2)
         store = WeightPlaneClient(dial(run.weights, token=TOKEN, tls=authority_client_tls(run.authority)))
         run.signing.public.check((await store.plan(SOLVER, have=None)).manifest)
         await store._link.close()
@@ -184,8 +184,8 @@ async def test_a_retired_node_is_disconnected_immediately(tmp_path: Path, capfd:
         assert {type(leaf) for leaf in flattened_errors(problem)} == {NotAuthenticated}
         assert "was revoked" in str(flattened_errors(problem)[0])
 
-        steps = (await run.control.report()).streams[0].steps
-        report = await run.until(lambda report: report.streams[0].steps >= steps + 3)
+        steps = (await run.control.report()).streams[0].training.steps
+        report = await run.until(lambda report: report.streams[0].training.steps >= steps + 3)
         assert [node.facts.name for node in report.nodes if node.state.value == "ready"] == ["n1"]
         assert not tasks["trainer"].done()
     shown = "".join(capfd.readouterr()) + repr(report)
@@ -328,7 +328,7 @@ async def test_a_killed_trainer_resumes_with_its_stored_credential(tmp_path: Pat
         how |= {"token": token} if shows == "a join token" else {"token": TOKEN, "ca_hash": run.authority.pin}
         node = await run.node("n")
         for _ in range(2):
-            steps = (await run.control.report()).streams[0].steps
+            steps = (await run.control.report()).streams[0].training.steps
             process = await trained(run, **how)
             await run.until(lambda report, steps=steps: report.streams[0].steps >= steps + 2)  # type: ignore[misc]
             assert not process.done()

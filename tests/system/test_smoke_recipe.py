@@ -116,7 +116,7 @@ async def test_versions_are_evaluated_during_training(tmp_path: Path) -> None:
     assert (at_start.versions, at_start.done, at_start.failed) == ({"solver": 0}, 400, 0)
     assert (printed["state"], printed["versions"], printed["done"]) == ("done", {"solver": 3}, 400)
     assert began.streams[0].version > 3, "an older version is evaluated while newer ones are trained"
-    assert ended.streams[0].steps > began.streams[0].steps
+    assert ended.streams[0].training.steps > began.streams[0].training.steps
     assert_balanced(last)
     scores = {score.name: score for score in at_start.scores}
     assert scores["avg@4"].value == pytest.approx(0.3, abs=0.1), "the configured accuracy of the scripted engine"
@@ -174,7 +174,7 @@ async def started(directory: Path, *options: str) -> AsyncIterator[RunningRun]:
     ) as process:
         try:
             run = RunningRun(process=process, directory=directory / "run")
-            await run.until(lambda report: report.streams[0].steps > 2)
+            await run.until(lambda report: report.streams[0].training.steps > 2)
             yield run
         finally:
             process.kill()

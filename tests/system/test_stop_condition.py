@@ -108,13 +108,13 @@ async def test_a_run_of_separate_services_ends_at_its_stop_condition_and_stays_c
         assert (services.code("trainer"), services.code("node")) == (0, 0)
         again = await services.until(lambda report: report.completion is not None)
         assert again.completion == report.completion
-        assert again.streams[0].steps == STEPS
+        assert again.streams[0].training.steps == STEPS
         assert_balanced(again)
 
 
 async def test_a_signal_before_completion_has_a_nonzero_exit_code(tmp_path: Path) -> None:
     with started(tmp_path) as services:
-        await services.until(lambda report: report.streams[0].steps >= 1)
+        await services.until(lambda report: report.streams[0].training.steps >= 1)
         for name in ("node", "trainer"):
             services.processes[name].terminate()
         assert {services.code(name) for name in ("node", "trainer")} == {128 + signal.SIGTERM}

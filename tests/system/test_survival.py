@@ -19,7 +19,7 @@ ENDLESS = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=1000000"
 @pytest.mark.flaky(reruns=1)  # seven processes start again in turn, each within a time that a busy machine exceeds
 async def test_every_batch_is_trained_once_despite_a_kill_of_any_process(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *ENDLESS) as run:
-        await run.until(lambda report: report.streams[0].steps >= 3)
+        await run.until(lambda report: report.streams[0].training.steps >= 3)
         for program in ("dataflow", "node-1", "trainer-solver", "weights", "node-2"):
             run.kill(program)
             report = await run.steps_more(5)
@@ -32,11 +32,11 @@ async def test_every_batch_is_trained_once_despite_a_kill_of_any_process(tmp_pat
         ]
     batches = [step["batch"] for step in steps]
     # The log line follows the acknowledgement, so a kill may lose the line of the last step before it.
-    assert len(batches) == len(set(batches)) >= report.streams[0].steps - 2
+    assert len(batches) == len(set(batches)) >= report.streams[0].training.steps - 2
     assert [step["step"] for step in steps] == [int(batch.partition(":")[2]) + 1 for batch in batches]
     assert len(restarted) == 5
     # A version is published before its step is acknowledged.
-    assert report.streams[0].version - report.streams[0].steps in (0, 1)
+    assert report.streams[0].version - report.streams[0].training.steps in (0, 1)
 
 
 @pytest.mark.real_processes  # SIGSTOP stops no program that forks
@@ -51,16 +51,18 @@ async def test_a_stalled_trainer_does_not_stop_others_and_resumes(tmp_path: Path
         finally:
             os.kill(stalled, signal.SIGCONT)
         verifier = report.streams[1]
-        assert verifier.steps < before["verifier"] + 10
-        assert verifier.dropped["full"] > 0
-        assert verifier.buffered + verifier.in_batch <= (verifier.max_staleness + 1) * verifier.batch_groups
-        report = await run.until(lambda report: _steps(report)["verifier"] >= verifier.steps + 10)
+        assert verifier.training.steps < before["verifier"] + 10
+        assert verifier.groups.dropped["full"] > 0
+        assert (
+            verifier.groups.buffered + verifier.groups.in_batch <= (verifier.max_staleness + 1) * verifier.batch_groups
+        )
+        report = await run.until(lambda report: _steps(report)["verifier"] >= verifier.training.steps + 10)
     assert_balanced(report)
 
 
 async def test_a_manually_joined_node_contributes_and_returns_its_tasks(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *ENDLESS, "--nodes", "1") as run:
-        await run.until(lambda report: report.streams[0].steps >= 1)
+        await run.until(lambda report: report.streams[0].training.steps >= 1)
         environment = {**os.environ, "ASTRAFLOW_TOKEN": run.token()}
         arguments = command("join", run.facts()["dataflow"], "--name", "by-hand")
         node = subprocess.Popen(arguments, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
@@ -83,7 +85,7 @@ async def test_a_manually_joined_node_contributes_and_returns_its_tasks(tmp_path
 
 async def test_two_policies_of_one_workflow_learn_with_separate_trainers(tmp_path: Path) -> None:
     async with running("smoke/two_policies", tmp_path / "run", *ENDLESS) as run:
-        report = await run.until(lambda report: all(stream.steps >= 5 for stream in report.streams))
+        report = await run.until(lambda report: all(stream.training.steps >= 5 for stream in report.streams))
         assert {stream.policy for stream in report.streams} == {"solver", "verifier"}
         assert_balanced(report)
         run.kill("trainer-verifier")
@@ -92,4 +94,4 @@ async def test_two_policies_of_one_workflow_learn_with_separate_trainers(tmp_pat
 
 
 def _steps(report: Report) -> dict[str, int]:
-    return {stream.policy: stream.steps for stream in report.streams}
+    return {stream.policy: stream.training.steps for stream in report.streams}

@@ -16,7 +16,7 @@ SPAN_ORDER = ("rl.lease", "rl.episode", "rl.generate", "rl.reward", "rl.push", "
 async def test_a_group_has_one_trace_from_lease_to_step_across_processes(tmp_path: Path) -> None:
     options = ("--no-web", "--set", "tracing.to=traces", "--set", "stop.reward=2.0", "--set", "stop.steps=100000")
     async with running("smoke", tmp_path / "run", *options) as run:
-        await run.until(lambda report: report.streams[0].steps > 10)
+        await run.until(lambda report: report.streams[0].training.steps > 10)
     spans = _spans(tmp_path / "run" / "traces")
     traces = [trace for trace in _by_trace(spans).values() if {span["name"] for span in trace} >= set(SPAN_ORDER)]
     assert traces, f"no trace has all spans: {sorted({span['name'] for span in spans})}"

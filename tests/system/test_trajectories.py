@@ -55,7 +55,7 @@ def lines(files: Mapping[str, bytes]) -> list[dict[str, Any]]:
 async def test_an_export_that_was_killed_continues_until_the_run_is_complete(tmp_path: Path, endpoint: str) -> None:
     state = tmp_path / "state"
     async with running("smoke", tmp_path / "run", "--no-web") as run:
-        await run.until(lambda report: report.streams[0].steps > 0)
+        await run.until(lambda report: report.streams[0].training.steps > 0)
         address = (run.facts()["dataflow"], "--token-file", str(tmp_path / "run" / "token"))
         killed = subprocess.Popen(export("live", endpoint, state, *address), cwd=ROOT)
         deadline = time.monotonic() + PATIENCE_S

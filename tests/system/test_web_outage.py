@@ -87,10 +87,10 @@ async def test_an_outage_of_the_page_has_no_effect_and_leaves_no_gap(tmp_path: P
     away = [at for at in seconds if gone_at - WIDEST_GAP_S <= at]
     gap = max(later - earlier for earlier, later in itertools.pairwise(away))
     assert gap <= WIDEST_GAP_S
-    assert after.streams[0].steps > before.streams[0].steps
+    assert after.streams[0].training.steps > before.streams[0].training.steps
     figures = {
         "away_s": round(after.at - gone_at),
-        "steps": after.streams[0].steps - before.streams[0].steps,
+        "steps": after.streams[0].training.steps - before.streams[0].training.steps,
         "caught_up_s": round(took_s, 1),
         "widest_gap_s": round(gap, 1),
         "points": len(away),
@@ -101,7 +101,7 @@ async def test_an_outage_of_the_page_has_no_effect_and_leaves_no_gap(tmp_path: P
 
 def waited(before: Report, after: Report) -> float:
     """Returns the share of the time between two reports in which the trainer waited for a batch."""
-    return (after.streams[0].wait_s - before.streams[0].wait_s) / (after.at - before.at)
+    return (after.streams[0].training.wait_s - before.streams[0].training.wait_s) / (after.at - before.at)
 
 
 async def recorded(client: httpx.AsyncClient, *, since: float, until: float | None = None) -> list[float]:

@@ -49,5 +49,5 @@ async def test_the_likelihood_of_the_answers_rises(tmp_path: Path) -> None:
         (stream,) = (await service.control.report()).streams
 
     assert sum(nll[-5:]) < sum(nll[:5]) / 4
-    assert stream.metrics["nll"] == pytest.approx(nll[-1])
-    assert "mismatch_k3" not in stream.metrics  # recorded logprobs mean nothing
+    assert stream.training.metrics["nll"] == pytest.approx(nll[-1])
+    assert "mismatch_k3" not in stream.training.metrics  # recorded logprobs mean nothing

@@ -51,7 +51,7 @@ def wait_tone(wait: float | None) -> str:
 def wait_note(stream: StreamReport, wait: float | None) -> str:
     """Returns the meaning of a wait fraction."""
     if wait is None:
-        return "No step yet: waiting for the first batch" if stream.is_waiting else "No step yet"
+        return "No step yet: waiting for the first batch" if stream.training.is_waiting else "No step yet"
     if wait <= FED_BELOW:
         return "Fed: batches are ready on request"
     if wait <= STARVED_ABOVE:
@@ -74,7 +74,7 @@ def rates_note(stream: StreamReport) -> str:
 
 def buffer_note(stream: StreamReport) -> str:
     """Returns the number of buffered batches, and whether the staleness gate is open."""
-    batches = stream.buffered / max(1, stream.batch_groups)
+    batches = stream.groups.buffered / max(1, stream.batch_groups)
     batches_text = f"{batches:.1f} batches ready" if batches >= 1 else f"{formats.percent(batches)} of a batch"
     if stream.issue_headroom <= 0:
         gate = "gate closed"
@@ -133,14 +133,14 @@ def _without_production(report: Report, stream: StreamReport) -> Finding | None:
         )
     if report.flows and all(flow.is_paused for flow in report.flows):
         return Finding(headline="Issuing is paused", note="Nodes finish their tasks and get no new ones", tone="warn")
-    if stream.steps == 0:
-        ready = f"{formats.count(stream.buffered)} of {formats.several(stream.batch_groups, 'group')}"
+    if stream.training.steps == 0:
+        ready = f"{formats.count(stream.groups.buffered)} of {formats.several(stream.batch_groups, 'group')}"
         return Finding(headline="Filling the first batch", note=f"{ready} ready")
     return None
 
 
 def _fed(report: Report, stream: StreamReport) -> Finding:
-    wait = stream.wait_fraction
+    wait = stream.training.wait_fraction
     tone = wait_tone(wait)
     headline = {
         "good": "The trainer is fed",

@@ -69,8 +69,11 @@ def plugin_figures(flows: Sequence[FlowReport], streams: Sequence[StreamReport])
         figures += _figures(f"flow {flow.id}", flow.plugins)
     for stream in streams:
         of = f"stream {stream.policy}"
-        if stream.replayed or stream.replayable:
-            counts = {"groups trained again": stream.replayed, "groups available for replay": stream.replayable}
+        if stream.groups.replayed or stream.groups.replayable:
+            counts = {
+                "groups trained again": stream.groups.replayed,
+                "groups available for replay": stream.groups.replayable,
+            }
             figures += [PluginFigure(of=of, name=name, value=formats.count(number)) for name, number in counts.items()]
         figures += _figures(of, stream.plugins)
     return tuple(figures)
@@ -111,12 +114,12 @@ def partial_rollout_balance(flow: FlowReport) -> CountBalance:
 def stream_balance(stream: StreamReport, kinds: Sequence[PluginKind]) -> CountBalance:
     """Returns the balance admitted = buffered + in batch + trained + dropped, by reason. kinds: as for a flow."""
     parts = [
-        ("buffered", stream.buffered, "waiting for a batch"),
-        ("in batch", stream.in_batch, "with the trainer, not yet acknowledged"),
-        ("trained", stream.trained, "acknowledged, counted once"),
-        *_dropped(stream.dropped, kinds),
+        ("buffered", stream.groups.buffered, "waiting for a batch"),
+        ("in batch", stream.groups.in_batch, "with the trainer, not yet acknowledged"),
+        ("trained", stream.groups.trained, "acknowledged, counted once"),
+        *_dropped(stream.groups.dropped, kinds),
     ]
-    total = ("admitted", stream.admitted, "groups routed to this policy")
+    total = ("admitted", stream.groups.admitted, "groups routed to this policy")
     return _balance(f"Stream {stream.policy}", total, parts)
 
 

@@ -92,17 +92,17 @@ def _stream_texts(report: Report, stream: StreamReport, series: Series) -> dict[
         "produced": LiveText(text=formats.rate(stream.produced_per_s)),
         "consumed": LiveText(text=formats.rate(stream.consumed_per_s)),
         "rates_note": LiveText(text=findings.rates_note(stream)),
-        "buffered": LiveText(text=formats.count(stream.buffered)),
+        "buffered": LiveText(text=formats.count(stream.groups.buffered)),
         "buffer_note": LiveText(text=findings.buffer_note(stream)),
         "version": LiveText(text=f"v{stream.version}"),
-        "steps": LiveText(text=formats.count(stream.steps)),
-        "tokens_mean": LiveText(text=formats.rate(stream.tokens_mean)),
+        "steps": LiveText(text=formats.count(stream.training.steps)),
+        "tokens_mean": LiveText(text=formats.rate(stream.training.tokens_mean)),
         "step_time": LiveText(text=_step_time(stream)),
-        "admitted": LiveText(text=formats.count(stream.admitted)),
-        "in_batch": LiveText(text=formats.count(stream.in_batch)),
-        "trained": LiveText(text=formats.count(stream.trained)),
-        "dropped": LiveText(text=formats.count(sum(stream.dropped.values()))),
-        "redelivered": LiveText(text=formats.count(stream.redelivered)),
+        "admitted": LiveText(text=formats.count(stream.groups.admitted)),
+        "in_batch": LiveText(text=formats.count(stream.groups.in_batch)),
+        "trained": LiveText(text=formats.count(stream.groups.trained)),
+        "dropped": LiveText(text=formats.count(sum(stream.groups.dropped.values()))),
+        "redelivered": LiveText(text=formats.count(stream.training.redelivered)),
     }
     titles = findings.chart_findings(stream.policy, stream, points)
     live_texts |= {f"{chart}/{DEFAULT_RANGE}": LiveText(text=title) for chart, title in titles.items()}
@@ -110,9 +110,9 @@ def _stream_texts(report: Report, stream: StreamReport, series: Series) -> dict[
 
 
 def _step_time(stream: StreamReport) -> str:
-    if not stream.steps:
+    if not stream.training.steps:
         return formats.MISSING
-    return formats.duration((stream.wait_s + stream.compute_s + stream.publish_s) / stream.steps)
+    return formats.duration((stream.training.total_s) / stream.training.steps)
 
 
 def _flow_texts(flow: FlowReport) -> dict[str, LiveText]:

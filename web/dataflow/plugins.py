@@ -58,9 +58,9 @@ def plugin_rows(report: Report, paths: Mapping[str, str]) -> list[PluginRow]:
             rows.append(_row(owner, PluginSlot.FILTERS, spec, label, effect, flow.plugins, summaries, paths[owner]))
     for stream in report.streams:
         owner = f"policy {stream.policy}"
-        effect = f"made {formats.count(stream.steps)} batch{'' if stream.steps == 1 else 'es'}"
-        if stream.replayed:
-            effect += f"; {formats.several(stream.replayed, 'group')} trained again"
+        effect = f"made {formats.count(stream.training.steps)} batch{'' if stream.training.steps == 1 else 'es'}"
+        if stream.groups.replayed:
+            effect += f"; {formats.several(stream.groups.replayed, 'group')} trained again"
         sampler = _kind(stream.sampler)
         rows.append(
             _row(owner, PluginSlot.SAMPLER, stream.sampler, sampler, effect, stream.plugins, summaries, paths[owner])

@@ -39,15 +39,15 @@ class StreamView:
 
 def stream_view(stream: StreamReport, report: Report) -> StreamView:
     """Builds the card of a policy."""
-    batches = stream.buffered / max(1, stream.batch_groups)
+    batches = stream.groups.buffered / max(1, stream.batch_groups)
     rate = stream.consumed_per_s
     text, tone = pressure(report, stream)
     return StreamView(
         policy=stream.policy,
-        depth=formats.several(stream.buffered, "group"),
+        depth=formats.several(stream.groups.buffered, "group"),
         depth_share=min(1.0, batches),
         depth_note=f"{formats.percent(batches)} of a batch of {formats.count(stream.batch_groups)}",
-        age=formats.duration(stream.buffered / rate) if rate > 0 else formats.MISSING,
+        age=formats.duration(stream.groups.buffered / rate) if rate > 0 else formats.MISSING,
         produced=formats.rate(stream.produced_per_s),
         consumed=formats.rate(stream.consumed_per_s),
         pressure=text,
@@ -65,7 +65,7 @@ def pressure(report: Report, stream: StreamReport) -> tuple[str, str]:
     if report.memory_bytes and report.held_bytes >= report.memory_bytes:
         held = f"{formats.size(report.held_bytes)} of {formats.size(report.memory_bytes)}"
         return f"Nothing is issued: results have reached the memory limit ({held}).", "bad"
-    is_short = stream.is_waiting and stream.buffered < stream.batch_groups
+    is_short = stream.training.is_waiting and stream.groups.buffered < stream.batch_groups
     if is_short and stream.issue_headroom <= 0:
         return (
             "The staleness gate is closed while the trainer waits: issued groups have yet to return, and more nodes "
@@ -73,7 +73,7 @@ def pressure(report: Report, stream: StreamReport) -> tuple[str, str]:
             "bad",
         )
     if is_short:
-        buffered = f"{formats.count(stream.buffered)} of {formats.several(stream.batch_groups, 'group')}"
+        buffered = f"{formats.count(stream.groups.buffered)} of {formats.several(stream.batch_groups, 'group')}"
         return f"None: the trainer waits for rollouts. The buffer has {buffered} of a batch.", "bad"
     if stream.issue_headroom <= 0:
         steps = formats.several(stream.max_staleness + 1, "version")

@@ -186,21 +186,21 @@ def finite(value: float) -> float | None:
 
 
 def _policy_point(stream: StreamReport, lags: Mapping[str, int]) -> PolicyPoint:
-    by_step = [reward for reward in stream.rewards if math.isfinite(reward)][-AVERAGED_STEPS:]
-    if not by_step and (stream.admitted or stream.produced_per_s > 0) and math.isfinite(stream.reward_produced):
+    by_step = [reward for reward in stream.training.rewards if math.isfinite(reward)][-AVERAGED_STEPS:]
+    if not by_step and (stream.groups.admitted or stream.produced_per_s > 0) and math.isfinite(stream.reward_produced):
         by_step = [stream.reward_produced]
     return PolicyPoint(
         reward=by_step[-1] if by_step else None,
         reward_average=sum(by_step) / len(by_step) if by_step else None,
-        reward_trained=finite(stream.reward_mean) if stream.steps > 0 else None,
-        wait=finite(stream.wait_fraction) if stream.steps > 0 else None,
+        reward_trained=finite(stream.training.reward_mean) if stream.training.steps > 0 else None,
+        wait=finite(stream.training.wait_fraction) if stream.training.steps > 0 else None,
         produced=finite(stream.produced_per_s) or 0.0,
         consumed=finite(stream.consumed_per_s) or 0.0,
-        buffered=stream.buffered,
+        buffered=stream.groups.buffered,
         version=int(stream.version),
-        steps=stream.steps,
+        steps=stream.training.steps,
         lag=max(lags.values(), default=None),
-        wait_s=finite(stream.wait_s) if stream.steps else None,
-        compute_s=finite(stream.compute_s) if stream.steps else None,
-        publish_s=finite(stream.publish_s) if stream.steps else None,
+        wait_s=finite(stream.training.wait_s) if stream.training.steps else None,
+        compute_s=finite(stream.training.compute_s) if stream.training.steps else None,
+        publish_s=finite(stream.training.publish_s) if stream.training.steps else None,
     )

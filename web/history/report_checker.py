@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.reports.report import NodeReport, Report, StreamReport
+from astraflow.contract.reports.report import NodeReport, Report, StreamReport, TrainingReport
 from astraflow.contract.weight_reports import LinkReport
 
 T = TypeVar("T")
@@ -162,7 +162,7 @@ def _clean_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def _clean_fields(value: Any) -> Any:
-    missing = math.nan if isinstance(value, StreamReport) else 0.0
+    missing = math.nan if isinstance(value, StreamReport | TrainingReport) else 0.0
     changes = {}
     for name in _field_names(type(value)):  # type: ignore[arg-type]  # a type is hashable
         before = getattr(value, name)

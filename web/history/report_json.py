@@ -13,7 +13,15 @@ from pydantic import TypeAdapter
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.plugins import PlannedPlugins, PluginKind, PluginSlot
 from astraflow.contract.record_kinds import RecordKind, Severity
-from astraflow.contract.reports.report import Event, FlowReport, Pace, Report, StreamReport
+from astraflow.contract.reports.report import (
+    Event,
+    FlowReport,
+    Pace,
+    Report,
+    StreamGroups,
+    StreamReport,
+    TrainingReport,
+)
 from astraflow.runtime.logs import get_logger
 
 T = TypeVar("T")
@@ -92,6 +100,7 @@ def _with_defaults(kind: type[T], content: dict[str, Any]) -> T:
         field.name: _default_of(get_origin(field.type) or field.type)
         for field in fields
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if field.name not in content
     }
     field_names = {field.name for field in fields}
     return kind(**empty | {name: value for name, value in content.items() if name in field_names})
@@ -107,18 +116,20 @@ def _flow(content: dict[str, Any]) -> FlowReport:
 
 
 def _stream(content: dict[str, Any]) -> StreamReport:
-    pace = content.get("pace")
-    numbers = {key: math.nan if value is None else value for key, value in content.items()}
-    staleness = {int(age): rows for age, rows in content.get("staleness", {}).items()}
-    rewards = tuple(content.get("rewards", ()))
+    pace, training = content.get("pace"), _numbers(content.get("training", {}))
+    latest = {name: tuple(training.get(name, ())) for name in ("rewards", "losses")}
     more = {
-        "staleness": staleness,
-        "rewards": rewards,
-        "losses": tuple(content.get("losses", ())),
+        "staleness": {int(age): rows for age, rows in content.get("staleness", {}).items()},
+        "groups": _with_defaults(StreamGroups, content.get("groups", {})),
+        "training": _with_defaults(TrainingReport, training | latest),
         "planned": _planned(content),
         "pace": None if pace is None else _with_defaults(Pace, pace),
     }
-    return _with_defaults(StreamReport, numbers | more)
+    return _with_defaults(StreamReport, _numbers(content) | more)
+
+
+def _numbers(content: dict[str, Any]) -> dict[str, Any]:
+    return {key: math.nan if value is None else value for key, value in content.items()}
 
 
 def _event(content: dict[str, Any]) -> Event:

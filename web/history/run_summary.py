@@ -51,13 +51,13 @@ def summary(session: Session, record: RunRecord) -> RunSummary:
 
 
 def _figures(stream: StreamReport) -> PolicyFigures:
-    latest = [reward for reward in stream.rewards if finite(reward) is not None][-AVERAGED_STEPS:]
+    latest = [reward for reward in stream.training.rewards if finite(reward) is not None][-AVERAGED_STEPS:]
     return PolicyFigures(
         policy=stream.policy,
-        steps=stream.steps,
+        steps=stream.training.steps,
         version=int(stream.version),
         reward=sum(latest) / len(latest) if latest else None,
-        wait=finite(stream.wait_fraction) if stream.steps else None,
+        wait=finite(stream.training.wait_fraction) if stream.training.steps else None,
     )
 
 

@@ -32,8 +32,8 @@ class TrainingSteps:
         """Adds a report; returns the samples of the steps that it is the first to show."""
         samples = []
         for stream in report.streams:
-            if stream.steps > self._steps.get(stream.policy, 0):
-                self._steps[stream.policy] = stream.steps
+            if stream.training.steps > self._steps.get(stream.policy, 0):
+                self._steps[stream.policy] = stream.training.steps
                 numbers = {
                     name: value for name, value in step_values(stream).items() if self._is_recorded(stream, name)
                 }
@@ -56,10 +56,10 @@ def step_values(stream: StreamReport) -> dict[str, float | None]:
     """Metrics of a policy's last step, with its number as `STEP`."""
     metrics: dict[str, float | None] = {
         name: value
-        for name, value in stream.metrics.items()
+        for name, value in stream.training.metrics.items()
         if math.isfinite(value) and training_metric(name) is not None
     }
-    return {**metrics, STEP: stream.steps}
+    return {**metrics, STEP: stream.training.steps}
 
 
 def training_rows(

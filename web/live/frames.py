@@ -124,7 +124,7 @@ def _lists(report: Report) -> dict[str, tuple[str, ...]]:
     """Returns the members of the page's lists by name; when they change, pages fetch those lists again."""
     return {
         "ledger": tuple(_reasons(report)),
-        "training": tuple(f"{stream.policy} {stream.steps}" for stream in report.streams),
+        "training": tuple(f"{stream.policy} {stream.training.steps}" for stream in report.streams),
     }
 
 
@@ -132,7 +132,7 @@ def _reasons(report: Report) -> Iterable[str]:
     for flow in report.flows:
         yield from (f"{flow.id} {flow.is_paused} {reason}" for reason in sorted({*flow.dropped, *flow.episodes}))
     for stream in report.streams:
-        yield from (f"{stream.policy} {reason}" for reason in sorted(stream.dropped))
+        yield from (f"{stream.policy} {reason}" for reason in sorted(stream.groups.dropped))
 
 
 def _packed(live_texts: Mapping[str, LiveText]) -> dict[str, list[str]]:

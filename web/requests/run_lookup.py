@@ -130,4 +130,4 @@ def run_header(record: RunRecord, *, live: Report | None) -> RunHeader:
 
 def _outcomes(flows: Sequence[FlowReport], streams: Sequence[StreamReport]) -> tuple[str, ...]:
     dropped = {reason for flow in flows for reason in flow.dropped}
-    return ("buffered", "trained", *sorted(dropped.union(*(stream.dropped for stream in streams))))
+    return ("buffered", "trained", *sorted(dropped.union(*(stream.groups.dropped for stream in streams))))

@@ -78,7 +78,7 @@ async def _load_history(
 def _with_latest_step(rows: list[Row], live: Report, policy: str) -> list[Row]:
     """Adds the step of the newest report if it is not recorded yet."""
     stream = next((stream for stream in live.streams if stream.policy == policy), None)
-    if stream is None or stream.steps <= (rows[-1][1][STEP] or 0 if rows else 0):
+    if stream is None or stream.training.steps <= (rows[-1][1][STEP] or 0 if rows else 0):
         return rows
     return [*rows, (live.at, step_values(stream))]
 

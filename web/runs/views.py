@@ -201,7 +201,7 @@ def run_view(record: RunRecord, past: RunHistory, *, policy: str, live: Report |
         begin=datetime_field_text(window.start),
         end=datetime_field_text(window.end),
         is_custom=past.span is not None and not past.span.is_moving,
-        has_steps=stream is not None and stream.steps > 0,
+        has_steps=stream is not None and stream.training.steps > 0,
         timeline=timeline(past.rows, window),
         lag_rows=lag_rows,
         bound=bound,
@@ -244,19 +244,19 @@ def _lag_rows(past: RunHistory, window: scales.Window, bound: int) -> tuple[Node
 
 
 def _policy_summary(stream: StreamReport) -> PolicySummary:
-    has_steps = stream.steps > 0
+    has_steps = stream.training.steps > 0
     return PolicySummary(
         policy=stream.policy,
-        steps=formats.count(stream.steps),
+        steps=formats.count(stream.training.steps),
         version=f"v{stream.version}",
         reward=formats.reward(_reward(stream)),
-        wait=formats.percent(stream.wait_fraction) if has_steps else formats.MISSING,
+        wait=formats.percent(stream.training.wait_fraction) if has_steps else formats.MISSING,
     )
 
 
 def _reward(stream: StreamReport) -> float | None:
     """Returns the mean reward of the last ten steps, as the charts show it."""
-    latest = stream.rewards[-AVERAGED_STEPS:]
+    latest = stream.training.rewards[-AVERAGED_STEPS:]
     return sum(latest) / len(latest) if latest else None
 
 
@@ -273,7 +273,7 @@ def _facts(
         facts += [
             Fact(label="Batch", value=formats.several(stream.batch_groups, "group")),
             Fact(label="Staleness bound", value=formats.several(stream.max_staleness, "version")),
-            Fact(label="Batches redelivered", value=formats.count(stream.redelivered)),
+            Fact(label="Batches redelivered", value=formats.count(stream.training.redelivered)),
         ]
     if live is not None:
         engines = sorted({f"{node.facts.engine} on {node.facts.hardware}" for node in live.nodes})

@@ -156,19 +156,19 @@ def _stream_path(stream: StreamReport, source: str, *, first: int) -> tuple[list
     name = stream.policy
     buffer, batch, trainer = (f"policy/{name}/{kind}" for kind in ("buffer", "batch", "trainer"))
     stages = [
-        Stage(key=buffer, kind="buffer", subject=name, column=first, current_groups=stream.buffered),
-        Stage(key=batch, kind="batch", subject=name, column=first + 1, current_groups=stream.in_batch),
+        Stage(key=buffer, kind="buffer", subject=name, column=first, current_groups=stream.groups.buffered),
+        Stage(key=batch, kind="batch", subject=name, column=first + 1, current_groups=stream.groups.in_batch),
         Stage(key=trainer, kind="trainer", subject=name, column=first + 2),
     ]
     edges = [
-        *([StageEdge(source=source, target=buffer, groups=stream.admitted)] if source else []),
-        StageEdge(source=buffer, target=batch, groups=stream.in_batch + stream.trained),
-        StageEdge(source=batch, target=trainer, groups=stream.trained),
+        *([StageEdge(source=source, target=buffer, groups=stream.groups.admitted)] if source else []),
+        StageEdge(source=buffer, target=batch, groups=stream.groups.in_batch + stream.groups.trained),
+        StageEdge(source=batch, target=trainer, groups=stream.groups.trained),
     ]
-    for reason in _reasons(stream.dropped):
+    for reason in _reasons(stream.groups.dropped):
         key = f"policy/{name}/dropped/{reason}"
         stages.append(Stage(key=key, kind="dropped", subject=reason, column=first + 1))
-        edges.append(StageEdge(source=buffer, target=key, groups=stream.dropped.get(reason, 0)))
+        edges.append(StageEdge(source=buffer, target=key, groups=stream.groups.dropped.get(reason, 0)))
     return stages, edges
 
 

@@ -108,13 +108,13 @@ def _streams(report: Report) -> Table:
         table.add_row(
             stream.policy,
             str(stream.version),
-            str(stream.steps),
-            number(stream.rewards[-1] if stream.rewards else stream.reward_produced),
+            str(stream.training.steps),
+            number(stream.training.rewards[-1] if stream.training.rewards else stream.reward_produced),
             f"{stream.produced_per_s:.1f}",
             f"{stream.consumed_per_s:.1f}",
-            share(stream.wait_fraction),
-            str(stream.buffered),
-            str(sum(stream.dropped.values())),
+            share(stream.training.wait_fraction),
+            str(stream.groups.buffered),
+            str(sum(stream.groups.dropped.values())),
         )
     return table
 

@@ -148,10 +148,11 @@ def _failures(failed: float, error: str) -> str:
 
 
 def _figures(stream: StreamReport) -> str:
-    recent = (stream.losses or stream.rewards)[-10:]
+    training = stream.training
+    recent = (training.losses or training.rewards)[-10:]
     value = sum(recent) / len(recent) if recent else stream.reward_produced
-    name = "loss" if stream.losses else "reward"
+    name = "loss" if training.losses else "reward"
     return (
-        f"step {stream.steps}  {name} {number(value)}  version {stream.version}  wait {share(stream.wait_fraction)}  "
-        f"buffer {stream.buffered}"
+        f"step {training.steps}  {name} {number(value)}  version {stream.version}  wait {share(training.wait_fraction)}  "
+        f"buffer {stream.groups.buffered}"
     )

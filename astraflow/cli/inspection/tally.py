@@ -84,19 +84,19 @@ class _PolicyTally:
 
     def observe(self, stream: StreamReport) -> None:
         self.latest = stream
-        for by_step, values in ((self.rewards, stream.rewards), (self.losses, stream.losses)):
-            by_step.update(dict(enumerate(values, start=stream.steps - len(values) + 1)))
+        for by_step, values in ((self.rewards, stream.training.rewards), (self.losses, stream.training.losses)):
+            by_step.update(dict(enumerate(values, start=stream.training.steps - len(values) + 1)))
 
     def first(self, by_step: Mapping[int, float]) -> float | None:
         return self._mean(by_step, range(1, FIRST_STEPS + 1))
 
     def last(self, by_step: Mapping[int, float], window: int) -> float | None:
-        steps = self.latest.steps if self.latest else 0
+        steps = self.latest.training.steps if self.latest else 0
         return self._mean(by_step, range(steps - window + 1, steps + 1))
 
     def _mean(self, by_step: Mapping[int, float], steps: range) -> float | None:
         """Returns the mean over the recorded steps; None when the last of them was not reached."""
-        if self.latest is None or steps.start < 1 or self.latest.steps < steps[-1]:
+        if self.latest is None or steps.start < 1 or self.latest.training.steps < steps[-1]:
             return None
         values = [by_step[step] for step in steps if step in by_step]
         return sum(values) / len(values) if values else None
@@ -123,7 +123,7 @@ class Tally:
         """Adds a report."""
         for stream in report.streams:
             self._policies[stream.policy].observe(stream)
-        if self._first_step_at is None and any(stream.steps for stream in report.streams):
+        if self._first_step_at is None and any(stream.training.steps for stream in report.streams):
             self._first_step_at = self._clock.now()
         for node in report.nodes:
             self._counters[node.id] = node.counters
@@ -178,15 +178,15 @@ class Tally:
 
     def _policy_summary(self, policy: PolicyId, tally: _PolicyTally) -> PolicySummary:
         stream = tally.latest
-        wall_s = stream.wait_s + stream.compute_s + stream.publish_s if stream else 0.0
+        wall_s = stream.training.total_s if stream else 0.0
         return PolicySummary(
             policy=policy,
-            steps=stream.steps if stream else 0,
+            steps=stream.training.steps if stream else 0,
             reward_first=tally.first(tally.rewards),
             reward_last=tally.last(tally.rewards, self._window_steps),
             loss_first=tally.first(tally.losses),
             loss_last=tally.last(tally.losses, self._window_steps),
-            wait_fraction=stream.wait_s / wall_s if stream and wall_s else 0.0,
+            wait_fraction=stream.training.wait_s / wall_s if stream and wall_s else 0.0,
         )
 
     def _total(self, counter: str) -> int:
@@ -227,7 +227,9 @@ def imbalances(report: Report) -> list[str]:
                 f"flow {flow.id}: {handed_back} partial rollouts handed back, {accounted_rollouts} accounted for"
             )
     for stream in report.streams:
-        accounted = stream.buffered + stream.in_batch + stream.trained + sum(stream.dropped.values())
-        if stream.admitted != accounted:
-            messages.append(f"stream {stream.policy}: {stream.admitted} groups admitted, {accounted} accounted for")
+        accounted = stream.groups.accounted
+        if stream.groups.admitted != accounted:
+            messages.append(
+                f"stream {stream.policy}: {stream.groups.admitted} groups admitted, {accounted} accounted for"
+            )
     return messages

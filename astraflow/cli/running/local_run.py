@@ -224,7 +224,7 @@ class LocalRun:
         for event in suspensions(report, after=self._suspended_at):
             self._suspended_at = event.at
             self._screen.print_message(render(event), style="yellow")
-        if any(stream.steps for stream in report.streams):
+        if any(stream.training.steps for stream in report.streams):
             self._screen.progress(report)
         else:
             self._screen.status(waiting_line(report, self._busy_with))
@@ -281,7 +281,9 @@ def suspensions(report: Report, *, after: float) -> list[Event]:
 def working_programs(report: Report) -> list[str]:
     """Returns the process names of the nodes and trainers that work according to the report."""
     nodes = [node.facts.name for node in report.nodes if node.state is NodeState.READY]
-    trainers = [trainer_name(stream.policy) for stream in report.streams if stream.steps or stream.is_waiting]
+    trainers = [
+        trainer_name(stream.policy) for stream in report.streams if stream.training.steps or stream.training.is_waiting
+    ]
     return nodes + trainers
 
 

@@ -176,21 +176,13 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamReport:
-    """Counts and rates of the groups that one policy's trainer consumes. Cumulative since the run began, over restarts.
+class StreamGroups:
+    """Counts of the groups of a stream. Cumulative since the run began, over restarts.
 
     The balance `admitted == buffered + in_batch + trained + sum(dropped)` holds at all times. It covers fresh groups,
     each trained once. Groups trained again count as `replayed`: batches hold `trained + replayed` groups in total.
     """
 
-    policy: PolicyId
-    """Policy that is trained."""
-    version: Version
-    """Newest version of the policy."""
-    batch_groups: int
-    """Groups of one batch. Count."""
-    max_staleness: int
-    """Staleness bound. Versions."""
     admitted: int
     """Groups that entered the stream. Count."""
     buffered: int
@@ -202,14 +194,21 @@ class StreamReport:
     dropped: Mapping[str, int]
     """Dropped groups by reason: `stale`, `full` for groups made for another policy while this trainer was stalled,
     `set_aside` for those of a batch that ended the trainer, `damaged` for those that could not be read."""
-    issue_headroom: int
-    """Groups that the staleness gate still allows to issue."""
-    produced_per_s: float
-    """Admitted groups, over the last ten seconds."""
-    consumed_per_s: float
-    """Trained groups, over the last ten seconds."""
-    staleness: Mapping[int, int]
-    """Rows of the last ten batches by staleness, in versions, at delivery."""
+    replayed: int = 0
+    """Times a trained group was trained again; 0 unless the sampler replays."""
+    replayable: int = 0
+    """Trained groups retained for replay while they are fresh enough."""
+
+    @property
+    def accounted(self) -> int:
+        """Fresh groups that have a place; all admitted ones. Count."""
+        return self.buffered + self.in_batch + self.trained + sum(self.dropped.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingReport:
+    """Steps of one policy's trainer. Cumulative since the run began, over restarts."""
+
     steps: int
     """Acknowledged training steps. Count."""
     redelivered: int
@@ -226,8 +225,6 @@ class StreamReport:
     """True if the trainer is blocked in `PullBatch` now."""
     reward_mean: float
     """Mean reward of the last trained batch; of the admitted groups before the first step."""
-    reward_produced: float
-    """Mean reward of the rollouts of the last ten seconds, before any filter."""
     tokens_mean: float
     """Model-written tokens per row in the last trained batch."""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -239,10 +236,39 @@ class StreamReport:
     losses: tuple[float, ...] = ()
     """Loss of each of the latest 32 steps, newest last, of a policy that trains only on answers of data sets: its
     rewards are all 1. Empty for a policy that is rewarded."""
-    replayed: int = 0
-    """Times a trained group was trained again; 0 unless the sampler replays."""
-    replayable: int = 0
-    """Trained groups retained for replay while they are fresh enough."""
+
+    @property
+    def total_s(self) -> float:
+        """Time of all steps: waiting, computing and publishing. Seconds."""
+        return self.wait_s + self.compute_s + self.publish_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamReport:
+    """State of the stream that one policy's trainer consumes."""
+
+    policy: PolicyId
+    """Policy that is trained."""
+    version: Version
+    """Newest version of the policy."""
+    batch_groups: int
+    """Groups of one batch. Count."""
+    max_staleness: int
+    """Staleness bound. Versions."""
+    groups: StreamGroups
+    """Groups of the stream, by what became of them."""
+    training: TrainingReport
+    """Steps of the trainer."""
+    issue_headroom: int
+    """Groups that the staleness gate still allows to issue."""
+    produced_per_s: float
+    """Admitted groups, over the last ten seconds."""
+    consumed_per_s: float
+    """Trained groups, over the last ten seconds."""
+    staleness: Mapping[int, int]
+    """Rows of the last ten batches by staleness, in versions, at delivery."""
+    reward_produced: float
+    """Mean reward of the rollouts of the last ten seconds, before any filter."""
     plugins: Mapping[str, float] = field(default_factory=dict)
     """Metrics of its sampler, as `kind.metric`."""
     sampler: PluginSpec = field(default_factory=dict)

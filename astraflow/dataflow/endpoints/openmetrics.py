@@ -63,27 +63,35 @@ _STREAM = (
     _SimpleFamily(_G, "stream", "version", "Version of the trainer's weights", "version"),
     _SimpleFamily(_G, "stream_batch", "groups", "Groups per batch", "batch_groups"),
     _SimpleFamily(_G, "stream_staleness_bound", "versions", "Largest age of a served row", "max_staleness"),
-    _SimpleFamily(_C, "stream_admitted", "groups", "Groups routed to the policy", "admitted"),
-    _SimpleFamily(_G, "stream_buffered", "groups", "Groups that wait for a batch", "buffered"),
-    _SimpleFamily(_G, "stream_in_batch", "groups", "Groups with the trainer, not acknowledged yet", "in_batch"),
-    _SimpleFamily(_C, "stream_trained", "groups", "Groups acknowledged, each counted once", "trained"),
-    _SimpleFamily(_C, "stream_replayed", "groups", "Groups trained again, counted each time", "replayed"),
-    _SimpleFamily(_G, "stream_replayable", "groups", "Groups retained to be trained again", "replayable"),
+    _SimpleFamily(_C, "stream_admitted", "groups", "Groups routed to the policy", "groups.admitted"),
+    _SimpleFamily(_G, "stream_buffered", "groups", "Groups that wait for a batch", "groups.buffered"),
+    _SimpleFamily(_G, "stream_in_batch", "groups", "Groups with the trainer, not acknowledged yet", "groups.in_batch"),
+    _SimpleFamily(_C, "stream_trained", "groups", "Groups acknowledged, each counted once", "groups.trained"),
+    _SimpleFamily(_C, "stream_replayed", "groups", "Groups trained again, counted each time", "groups.replayed"),
+    _SimpleFamily(_G, "stream_replayable", "groups", "Groups retained to be trained again", "groups.replayable"),
     _SimpleFamily(_G, "stream_issue_headroom", "groups", "Groups that the staleness gate admits now", "issue_headroom"),
     _SimpleFamily(_G, "stream_pace", "groups", "Groups that pacing lets be outstanding", "pace.limit"),
     _SimpleFamily(_G, "stream_outstanding", "groups", "Groups issued and not yet in a batch", "pace.outstanding"),
-    _SimpleFamily(_C, "stream_trainer", "steps", "Acknowledged steps", "steps"),
-    _SimpleFamily(_C, "stream_redelivered", "batches", "Batches served again to a restarted trainer", "redelivered"),
-    _SimpleFamily(_C, "stream_wait", "seconds", "Time for which the trainer waited for batches", "wait_s"),
-    _SimpleFamily(_C, "stream_compute", "seconds", "Time for which the trainer computed", "compute_s"),
-    _SimpleFamily(_C, "stream_publish", "seconds", "Time for which the trainer published", "publish_s"),
+    _SimpleFamily(_C, "stream_trainer", "steps", "Acknowledged steps", "training.steps"),
     _SimpleFamily(
-        _G, "stream_wait", "ratio", "Time waiting for batches over wall time, latest ten steps", "wait_fraction"
+        _C, "stream_redelivered", "batches", "Batches served again to a restarted trainer", "training.redelivered"
     ),
-    _SimpleFamily(_G, "stream_waiting", "", "1 while the trainer waits for a batch", "is_waiting"),
-    _SimpleFamily(_G, "stream_trained_mean", "reward", "Mean reward of the latest batch", "reward_mean"),
+    _SimpleFamily(_C, "stream_wait", "seconds", "Time for which the trainer waited for batches", "training.wait_s"),
+    _SimpleFamily(_C, "stream_compute", "seconds", "Time for which the trainer computed", "training.compute_s"),
+    _SimpleFamily(_C, "stream_publish", "seconds", "Time for which the trainer published", "training.publish_s"),
+    _SimpleFamily(
+        _G,
+        "stream_wait",
+        "ratio",
+        "Time waiting for batches over wall time, latest ten steps",
+        "training.wait_fraction",
+    ),
+    _SimpleFamily(_G, "stream_waiting", "", "1 while the trainer waits for a batch", "training.is_waiting"),
+    _SimpleFamily(_G, "stream_trained_mean", "reward", "Mean reward of the latest batch", "training.reward_mean"),
     _SimpleFamily(_G, "stream_produced_mean", "reward", "Mean reward of rollouts, last ten seconds", "reward_produced"),
-    _SimpleFamily(_G, "stream_row_mean", "tokens", "Mean model-written tokens per row, latest batch", "tokens_mean"),
+    _SimpleFamily(
+        _G, "stream_row_mean", "tokens", "Mean model-written tokens per row, latest batch", "training.tokens_mean"
+    ),
 )
 _VERSION = (
     _SimpleFamily(_G, "version", "number", "Version that the trainer reported last; the others describe it", "version"),
@@ -214,12 +222,12 @@ def _flow_families(flows: Sequence[FlowReport]) -> Iterator[Metric]:
 
 def _stream_families(streams: Sequence[StreamReport]) -> Iterator[Metric]:
     yield from _plain_families(_STREAM, ("policy",), [((stream.policy,), stream) for stream in streams])
-    dropped = _nested((stream.policy, stream.dropped) for stream in streams)
+    dropped = _nested((stream.policy, stream.groups.dropped) for stream in streams)
     yield _family(_C, "stream_dropped", "groups", "Groups dropped without training", ("policy", "reason"), dropped)
     ages = [((stream.policy, str(age)), rows) for stream in streams for age, rows in stream.staleness.items()]
     help_text = "Rows of the latest ten batches, by age in versions when served"
     yield _family(_G, "stream_served", "rows", help_text, ("policy", "age"), ages)
-    step_metrics = _nested((stream.policy, stream.metrics) for stream in streams)
+    step_metrics = _nested((stream.policy, stream.training.metrics) for stream in streams)
     yield _family(
         _G, "stream_step_metric", "", "Metrics of the trainer's latest step", ("policy", "metric"), step_metrics
     )

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from astraflow.contract.ids import PolicyId, PoolId
-from astraflow.contract.reports.report import PoolReport, Report, StreamReport
+from astraflow.contract.reports.report import PoolReport, Report, StreamReport, TrainingReport
 from astraflow.contract.weight_reports import WeightsReport
 
 T = TypeVar("T")
@@ -61,22 +61,26 @@ def point(reports: Sequence[Report], *, before: Report | None) -> Report:
 
 
 def _stream(last: StreamReport, reports: Sequence[StreamReport], before: StreamReport | None) -> StreamReport:
-    by_step = {stream.steps: stream for stream in reports if stream.steps}.values()
+    by_step = {stream.training.steps: stream.training for stream in reports if stream.training.steps}.values()
     busy = [stream for stream in reports if stream.produced_per_s or stream.reward_produced]
+    training = replace(
+        last.training,
+        wait_fraction=_wait_fraction(last.training, (before or reports[0]).training),
+        reward_mean=_mean(by_step, lambda step: step.reward_mean) if by_step else last.training.reward_mean,
+        tokens_mean=_mean(by_step, lambda step: step.tokens_mean) if by_step else last.training.tokens_mean,
+    )
     return replace(
         last,
+        training=training,
         produced_per_s=_mean(reports, lambda stream: stream.produced_per_s),
         consumed_per_s=_mean(reports, lambda stream: stream.consumed_per_s),
-        wait_fraction=_wait_fraction(last, before or reports[0]),
-        reward_mean=_mean(by_step, lambda stream: stream.reward_mean) if by_step else last.reward_mean,
-        tokens_mean=_mean(by_step, lambda stream: stream.tokens_mean) if by_step else last.tokens_mean,
         reward_produced=_mean(busy, lambda stream: stream.reward_produced) if busy else 0.0,
     )
 
 
-def _wait_fraction(last: StreamReport, before: StreamReport) -> float:
+def _wait_fraction(last: TrainingReport, before: TrainingReport) -> float:
     waited_s = last.wait_s - before.wait_s
-    wall_s = waited_s + last.compute_s - before.compute_s + last.publish_s - before.publish_s
+    wall_s = last.total_s - before.total_s
     return waited_s / wall_s if wall_s > 0 else last.wait_fraction
 
 

@@ -146,7 +146,7 @@ class ConstraintMonitor:
     def _reported(self, report: Report, stream: StreamReport) -> _Stall | None:
         flows = [flow for flow in report.flows if stream.policy in self._flows[flow.id].policies]
         counts = _Counts.of(flows)
-        progress = (stream.steps, stream.admitted)
+        progress = (stream.training.steps, stream.groups.admitted)
         state = self._streams.get(stream.policy)
         if state is None:
             state = self._streams[stream.policy] = _StreamState(progress=progress, base=counts)
@@ -159,7 +159,7 @@ class ConstraintMonitor:
         self, report: Report, stream: StreamReport, flows: Sequence[FlowReport], counts: _Counts
     ) -> _Stall | None:
         """Returns the first cause that holds now, in the order of a rollout's way to the trainer."""
-        if not stream.is_waiting:
+        if not stream.training.is_waiting:
             return self._trainer_stall(stream)
         running = [flow for flow in flows if not flow.is_paused]
         if not running:
@@ -182,9 +182,9 @@ class ConstraintMonitor:
     def _trainer_stall(self, stream: StreamReport) -> _Stall | None:
         if not self._is_attached(stream.policy):
             return _stall(Constraint.NO_TRAINER, stream)
-        if stream.in_batch or stream.buffered < stream.batch_groups:
+        if stream.groups.in_batch or stream.groups.buffered < stream.batch_groups:
             return None  # it computes a step, or would have to wait
-        return _stall(Constraint.NO_PULL, stream, buffered=stream.buffered)
+        return _stall(Constraint.NO_PULL, stream, buffered=stream.groups.buffered)
 
     def _gate_stall(self, report: Report, stream: StreamReport, flows: Sequence[FlowReport]) -> _Stall | None:
         """Returns the other policy whose trainer makes no step while a flow waits for it."""
@@ -226,7 +226,7 @@ def _failures(stream: StreamReport, counts: _Counts, nodes: Sequence[NodeReport]
         Constraint.EPISODES_FAIL,
         stream,
         failed=failed,
-        step=stream.steps,
+        step=stream.training.steps,
         outcomes=_shares(counts.failed),
         error=latest_error(nodes),
         outcome="failed",
@@ -241,7 +241,7 @@ def _drops(stream: StreamReport, counts: _Counts, nodes: Sequence[NodeReport]) -
             Constraint.FILTERED,
             stream,
             dropped=dropped,
-            step=stream.steps,
+            step=stream.training.steps,
             outcomes=_shares(counts.dropped),
             reward=stream.reward_produced,
             error=latest_error(nodes) if "failed" in counts.dropped else "",
@@ -293,7 +293,7 @@ def _lease_stall(
 def _stall(constraint: Constraint, stream: StreamReport, **values: Value) -> _Stall:
     """values: of the cause's text; `outcome`: of the trajectories that show the cause."""
     starting = (Constraint.NO_TRAINER, Constraint.NO_PULL, Constraint.NODES_STARTING)
-    is_start = stream.steps == 0 and constraint in starting
+    is_start = stream.training.steps == 0 and constraint in starting
     problem = problem_record(constraint.value, stream.policy, policy=stream.policy, **values)
     return _Stall(constraint=constraint, held_s=START_S if is_start else HELD_S, problem=problem)
 

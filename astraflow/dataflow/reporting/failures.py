@@ -43,7 +43,7 @@ class TotalFailure:
         for flow in report.flows:
             episodes.update(flow.episodes)
         failed = sum(episodes[outcome] for outcome in _FAILED)
-        progress = (sum(stream.steps for stream in report.streams), episodes["accepted"])
+        progress = (sum(stream.training.steps for stream in report.streams), episodes["accepted"])
         if progress != self._progress or failed < self._failed or not _waits_for_episodes(report):
             self._progress, self._failed = progress, failed
             self._failed_before, self._first_at = failed, None
@@ -59,4 +59,4 @@ class TotalFailure:
 def _waits_for_episodes(report: Report) -> bool:
     """Returns whether only successful episodes are missing: trainers wait, and a node serves."""
     is_served = any(node.state is NodeState.READY for node in report.nodes)
-    return is_served and all(stream.is_waiting for stream in report.streams)
+    return is_served and all(stream.training.is_waiting for stream in report.streams)

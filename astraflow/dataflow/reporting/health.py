@@ -98,15 +98,15 @@ class HealthMonitor:
     def _stream_changes(self, stream: StreamReport, now: float) -> Iterator[Record]:
         state = self._streams.get(stream.policy)
         if state is None:
-            state = _StreamState(steps=stream.steps, stepped_at=now, redelivered=stream.redelivered)
-            state.stale.total, state.stale.count = stream.admitted, stream.dropped.get(STALE, 0)
+            state = _StreamState(steps=stream.training.steps, stepped_at=now, redelivered=stream.training.redelivered)
+            state.stale.total, state.stale.count = stream.groups.admitted, stream.groups.dropped.get(STALE, 0)
             self._streams[stream.policy] = state
-        if stream.steps != state.steps:
-            state.steps, state.stepped_at = stream.steps, now
+        if stream.training.steps != state.steps:
+            state.steps, state.stepped_at = stream.training.steps, now
         yield from _starvation(stream, state, now)
         yield from _stale_drops(stream, state)
-        if stream.redelivered > state.redelivered:
-            state.redelivered = stream.redelivered
+        if stream.training.redelivered > state.redelivered:
+            state.redelivered = stream.training.redelivered
             yield _record(RecordKind.BATCH_REDELIVERED, stream.policy)
 
     def _flow_changes(self, flow: FlowReport, nodes: Sequence[NodeReport]) -> Iterator[Record]:
@@ -123,7 +123,7 @@ class HealthMonitor:
 
 
 def _starvation(stream: StreamReport, state: _StreamState, now: float) -> Iterator[Record]:
-    if not stream.is_waiting:
+    if not stream.training.is_waiting:
         if state.is_starved:
             yield _record(RecordKind.STREAM_SUPPLIED, stream.policy)
         state.waiting_since, state.is_starved = None, False
@@ -137,14 +137,14 @@ def _starvation(stream: StreamReport, state: _StreamState, now: float) -> Iterat
             RecordKind.STREAM_STARVED,
             stream.policy,
             waited_s=waited_s,
-            buffered=stream.buffered,
+            buffered=stream.groups.buffered,
             batch_groups=stream.batch_groups,
             headroom=stream.issue_headroom,
         )
 
 
 def _stale_drops(stream: StreamReport, state: _StreamState) -> Iterator[Record]:
-    crossed_share = state.stale.observe(stream.dropped.get(STALE, 0), stream.admitted)
+    crossed_share = state.stale.observe(stream.groups.dropped.get(STALE, 0), stream.groups.admitted)
     if crossed_share is not None:
         kind = RecordKind.STALE_DROPS if state.stale.is_above_threshold else RecordKind.STALE_DROPS_RESOLVED
         yield _record(kind, stream.policy, share=crossed_share)

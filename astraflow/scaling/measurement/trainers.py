@@ -43,20 +43,20 @@ class TrainerTracker:
 
     def observe(self, stream: StreamReport, *, at: float) -> None:
         """Adds the next report. at: Unix seconds."""
-        new_steps = stream.steps - self.last.steps
+        new_steps = stream.training.steps - self.last.training.steps
         if new_steps > 0:
             if not self.steps:
                 self._forget_start()
-            compute_s = stream.compute_s + stream.publish_s - self.last.compute_s - self.last.publish_s
+            waited_s = stream.training.wait_s - self.last.training.wait_s
             step = _Step(
-                compute_s=compute_s / new_steps,
-                wait_s=(stream.wait_s - self.last.wait_s) / new_steps,
-                trained=stream.trained,
-                admitted=stream.admitted,
+                compute_s=(stream.training.total_s - self.last.training.total_s - waited_s) / new_steps,
+                wait_s=waited_s / new_steps,
+                trained=stream.groups.trained,
+                admitted=stream.groups.admitted,
             )
             self.steps.extend([step] * min(new_steps, STEPS))
             self.open_wait_s, self.waiting_since, self.stepped_at = 0.0, None, at
-        if stream.is_waiting:
+        if stream.training.is_waiting:
             self.waiting_since = at if self.waiting_since is None else self.waiting_since
             self.open_wait_s = at - self.waiting_since
         self.last = stream
@@ -64,7 +64,7 @@ class TrainerTracker:
     @property
     def waited_s(self) -> float:
         """Seconds waited in total, including a current wait."""
-        return self.last.wait_s + self.open_wait_s
+        return self.last.training.wait_s + self.open_wait_s
 
     @property
     def step_s(self) -> float:
@@ -77,24 +77,26 @@ class TrainerTracker:
     def signals(self, *, at: float, produced: float) -> StreamSignals:
         """Returns the trainer's signals. produced: episodes finished since the first report, in groups."""
         stream, waited_s = self.last, self.waited_s
-        wasted = sum(stream.dropped.values())
-        self.usable.add(at, (produced, float(stream.admitted - wasted)))
+        wasted = sum(stream.groups.dropped.values())
+        self.usable.add(at, (produced, float(stream.groups.admitted - wasted)))
         self.waits_300.add(at, waited_s)
         self.waits_600.add(at, waited_s)
         produced_groups, usable_groups = (
             produced - self.usable.oldest[1][0],
-            stream.admitted - wasted - self.usable.oldest[1][1],
+            stream.groups.admitted - wasted - self.usable.oldest[1][1],
         )
         computed, waited = fsum(step.compute_s for step in self.steps), fsum(step.wait_s for step in self.steps)
         return StreamSignals(
             policy=stream.policy,
             compute_s=tuple(step.compute_s for step in self.steps),
-            groups_per_step=stream.trained / stream.steps if stream.steps else float(stream.batch_groups),
+            groups_per_step=stream.groups.trained / stream.training.steps
+            if stream.training.steps
+            else float(stream.batch_groups),
             produced_per_usable=self._produced_per_usable(produced_groups, usable_groups),
             wait_share_300_s=_wait_share(self.waits_300, at, waited_s),
             wait_share_600_s=_wait_share(self.waits_600, at, waited_s),
             step_age_s=max(0.0, at - self.stepped_at),
-            steps=stream.steps,
+            steps=stream.training.steps,
             wait_share_of_steps=waited / (waited + computed) if waited + computed > 0 else 0.0,
             consumed_per_entered=self._consumed_per_entered(),
         )

@@ -521,7 +521,9 @@ class FlowReport(_message.Message):
 Global___FlowReport: _TypeAlias = FlowReport  # noqa: Y015
 
 @_typing.final
-class StreamReport(_message.Message):
+class StreamGroups(_message.Message):
+    """Groups of a stream by what became of them."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -544,25 +546,45 @@ class StreamReport(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    @_typing.final
-    class StalenessEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
+    ADMITTED_FIELD_NUMBER: _builtins.int
+    BUFFERED_FIELD_NUMBER: _builtins.int
+    IN_BATCH_FIELD_NUMBER: _builtins.int
+    TRAINED_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    REPLAYABLE_FIELD_NUMBER: _builtins.int
+    admitted: _builtins.int
+    buffered: _builtins.int
+    in_batch: _builtins.int
+    trained: _builtins.int
+    replayed: _builtins.int
+    replayable: _builtins.int
+    @_builtins.property
+    def dropped(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        admitted: _builtins.int = ...,
+        buffered: _builtins.int = ...,
+        in_batch: _builtins.int = ...,
+        trained: _builtins.int = ...,
+        dropped: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        replayed: _builtins.int = ...,
+        replayable: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "buffered", b"buffered", "dropped", b"dropped", "in_batch", b"in_batch", "replayable", b"replayable", "replayed", b"replayed", "trained", b"trained"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.int
-        value: _builtins.int
-        def __init__(
-            self,
-            *,
-            key: _builtins.int = ...,
-            value: _builtins.int = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
+Global___StreamGroups: _TypeAlias = StreamGroups  # noqa: Y015
+
+@_typing.final
+class TrainingReport(_message.Message):
+    """Steps of one policy's trainer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class MetricsEntry(_message.Message):
@@ -577,6 +599,85 @@ class StreamReport(_message.Message):
             *,
             key: _builtins.str = ...,
             value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    REDELIVERED_FIELD_NUMBER: _builtins.int
+    WAIT_S_FIELD_NUMBER: _builtins.int
+    COMPUTE_S_FIELD_NUMBER: _builtins.int
+    PUBLISH_S_FIELD_NUMBER: _builtins.int
+    WAIT_FRACTION_FIELD_NUMBER: _builtins.int
+    IS_WAITING_FIELD_NUMBER: _builtins.int
+    REWARD_MEAN_FIELD_NUMBER: _builtins.int
+    TOKENS_MEAN_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    REWARDS_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
+    steps: _builtins.int
+    redelivered: _builtins.int
+    wait_s: _builtins.float
+    compute_s: _builtins.float
+    publish_s: _builtins.float
+    wait_fraction: _builtins.float
+    is_waiting: _builtins.bool
+    reward_mean: _builtins.float
+    tokens_mean: _builtins.float
+    @_builtins.property
+    def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def rewards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Mean reward of the rollouts before each of the latest 32 steps, newest last."""
+
+    @_builtins.property
+    def losses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Loss of each of the latest 32 steps of a policy that trains only on answers of data sets, newest last."""
+
+    def __init__(
+        self,
+        *,
+        steps: _builtins.int = ...,
+        redelivered: _builtins.int = ...,
+        wait_s: _builtins.float = ...,
+        compute_s: _builtins.float = ...,
+        publish_s: _builtins.float = ...,
+        wait_fraction: _builtins.float = ...,
+        is_waiting: _builtins.bool = ...,
+        reward_mean: _builtins.float = ...,
+        tokens_mean: _builtins.float = ...,
+        metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        rewards: _abc.Iterable[_builtins.float] | None = ...,
+        losses: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_s", b"compute_s", "is_waiting", b"is_waiting", "losses", b"losses", "metrics", b"metrics", "publish_s", b"publish_s", "redelivered", b"redelivered", "reward_mean", b"reward_mean", "rewards", b"rewards", "steps", b"steps", "tokens_mean", b"tokens_mean", "wait_fraction", b"wait_fraction", "wait_s", b"wait_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrainingReport: _TypeAlias = TrainingReport  # noqa: Y015
+
+@_typing.final
+class StreamReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class StalenessEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -608,30 +709,13 @@ class StreamReport(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     BATCH_GROUPS_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
-    ADMITTED_FIELD_NUMBER: _builtins.int
-    BUFFERED_FIELD_NUMBER: _builtins.int
-    IN_BATCH_FIELD_NUMBER: _builtins.int
-    TRAINED_FIELD_NUMBER: _builtins.int
-    DROPPED_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    TRAINING_FIELD_NUMBER: _builtins.int
     ISSUE_HEADROOM_FIELD_NUMBER: _builtins.int
     PRODUCED_PER_S_FIELD_NUMBER: _builtins.int
     CONSUMED_PER_S_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
-    STEPS_FIELD_NUMBER: _builtins.int
-    REDELIVERED_FIELD_NUMBER: _builtins.int
-    WAIT_S_FIELD_NUMBER: _builtins.int
-    COMPUTE_S_FIELD_NUMBER: _builtins.int
-    PUBLISH_S_FIELD_NUMBER: _builtins.int
-    WAIT_FRACTION_FIELD_NUMBER: _builtins.int
-    IS_WAITING_FIELD_NUMBER: _builtins.int
-    REWARD_MEAN_FIELD_NUMBER: _builtins.int
     REWARD_PRODUCED_FIELD_NUMBER: _builtins.int
-    TOKENS_MEAN_FIELD_NUMBER: _builtins.int
-    METRICS_FIELD_NUMBER: _builtins.int
-    REWARDS_FIELD_NUMBER: _builtins.int
-    LOSSES_FIELD_NUMBER: _builtins.int
-    REPLAYED_FIELD_NUMBER: _builtins.int
-    REPLAYABLE_FIELD_NUMBER: _builtins.int
     PLUGINS_FIELD_NUMBER: _builtins.int
     SAMPLER_FIELD_NUMBER: _builtins.int
     PLANNED_FIELD_NUMBER: _builtins.int
@@ -640,41 +724,18 @@ class StreamReport(_message.Message):
     version: _builtins.int
     batch_groups: _builtins.int
     max_staleness: _builtins.int
-    admitted: _builtins.int
-    buffered: _builtins.int
-    in_batch: _builtins.int
-    trained: _builtins.int
     issue_headroom: _builtins.int
     produced_per_s: _builtins.float
     consumed_per_s: _builtins.float
-    steps: _builtins.int
-    redelivered: _builtins.int
-    wait_s: _builtins.float
-    compute_s: _builtins.float
-    publish_s: _builtins.float
-    wait_fraction: _builtins.float
-    is_waiting: _builtins.bool
-    reward_mean: _builtins.float
     reward_produced: _builtins.float
-    tokens_mean: _builtins.float
-    replayed: _builtins.int
-    replayable: _builtins.int
     sampler: _builtins.str
     """Active sampler, a JSON object with `kind` and its options."""
     @_builtins.property
-    def dropped(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    def groups(self) -> Global___StreamGroups: ...
+    @_builtins.property
+    def training(self) -> Global___TrainingReport: ...
     @_builtins.property
     def staleness(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]: ...
-    @_builtins.property
-    def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
-    @_builtins.property
-    def rewards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Mean reward of the rollouts before each of the latest 32 steps, newest last."""
-
-    @_builtins.property
-    def losses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Loss of each of the latest 32 steps of a policy that trains only on answers of data sets, newest last."""
-
     @_builtins.property
     def plugins(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Metrics of the sampler, as kind.metric."""
@@ -692,38 +753,21 @@ class StreamReport(_message.Message):
         version: _builtins.int = ...,
         batch_groups: _builtins.int = ...,
         max_staleness: _builtins.int = ...,
-        admitted: _builtins.int = ...,
-        buffered: _builtins.int = ...,
-        in_batch: _builtins.int = ...,
-        trained: _builtins.int = ...,
-        dropped: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        groups: Global___StreamGroups | None = ...,
+        training: Global___TrainingReport | None = ...,
         issue_headroom: _builtins.int = ...,
         produced_per_s: _builtins.float = ...,
         consumed_per_s: _builtins.float = ...,
         staleness: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
-        steps: _builtins.int = ...,
-        redelivered: _builtins.int = ...,
-        wait_s: _builtins.float = ...,
-        compute_s: _builtins.float = ...,
-        publish_s: _builtins.float = ...,
-        wait_fraction: _builtins.float = ...,
-        is_waiting: _builtins.bool = ...,
-        reward_mean: _builtins.float = ...,
         reward_produced: _builtins.float = ...,
-        tokens_mean: _builtins.float = ...,
-        metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
-        rewards: _abc.Iterable[_builtins.float] | None = ...,
-        losses: _abc.Iterable[_builtins.float] | None = ...,
-        replayed: _builtins.int = ...,
-        replayable: _builtins.int = ...,
         plugins: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         sampler: _builtins.str = ...,
         planned: _abc.Iterable[Global___PlannedPlugins] | None = ...,
         pace: Global___Pace | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["pace", b"pace"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "pace", b"pace", "training", b"training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "batch_groups", b"batch_groups", "buffered", b"buffered", "compute_s", b"compute_s", "consumed_per_s", b"consumed_per_s", "dropped", b"dropped", "in_batch", b"in_batch", "is_waiting", b"is_waiting", "issue_headroom", b"issue_headroom", "losses", b"losses", "max_staleness", b"max_staleness", "metrics", b"metrics", "pace", b"pace", "planned", b"planned", "plugins", b"plugins", "policy", b"policy", "produced_per_s", b"produced_per_s", "publish_s", b"publish_s", "redelivered", b"redelivered", "replayable", b"replayable", "replayed", b"replayed", "reward_mean", b"reward_mean", "reward_produced", b"reward_produced", "rewards", b"rewards", "sampler", b"sampler", "staleness", b"staleness", "steps", b"steps", "tokens_mean", b"tokens_mean", "trained", b"trained", "version", b"version", "wait_fraction", b"wait_fraction", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_groups", b"batch_groups", "consumed_per_s", b"consumed_per_s", "groups", b"groups", "issue_headroom", b"issue_headroom", "max_staleness", b"max_staleness", "pace", b"pace", "planned", b"planned", "plugins", b"plugins", "policy", b"policy", "produced_per_s", b"produced_per_s", "reward_produced", b"reward_produced", "sampler", b"sampler", "staleness", b"staleness", "training", b"training", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,7 +3,7 @@
 from astraflow.contract.fleet.instances import Cause
 from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version
 from astraflow.contract.nodes import NodeFacts
-from astraflow.contract.reports.report import NodeReport, NodeState, StreamReport
+from astraflow.contract.reports.report import NodeReport, NodeState, StreamGroups, StreamReport, TrainingReport
 from astraflow.scaling.simulation.simulator import POLICY
 from astraflow.scaling.simulation.trainer import SimulatedTrainer
 
@@ -60,23 +60,27 @@ def stream_report(consumer: SimulatedTrainer) -> StreamReport:
         version=Version(consumer.steps),
         batch_groups=batch,
         max_staleness=consumer.config.max_staleness,
-        admitted=int(consumer.entered),
-        buffered=int(consumer.buffered),
-        in_batch=batch if consumer.is_computing else 0,
-        trained=consumer.steps * batch,
-        dropped={},
+        groups=StreamGroups(
+            admitted=int(consumer.entered),
+            buffered=int(consumer.buffered),
+            in_batch=batch if consumer.is_computing else 0,
+            trained=consumer.steps * batch,
+            dropped={},
+        ),
+        training=TrainingReport(
+            steps=consumer.steps,
+            redelivered=0,
+            wait_s=consumer.waited_s,
+            compute_s=computes,
+            publish_s=0.0,
+            wait_fraction=waits / (waits + computes) if waits + computes else 0.0,
+            is_waiting=not consumer.is_computing,
+            reward_mean=0.0,
+            tokens_mean=0.0,
+        ),
         issue_headroom=int(consumer.free_groups()),
         produced_per_s=0.0,
         consumed_per_s=0.0,
         staleness={},
-        steps=consumer.steps,
-        redelivered=0,
-        wait_s=consumer.waited_s,
-        compute_s=computes,
-        publish_s=0.0,
-        wait_fraction=waits / (waits + computes) if waits + computes else 0.0,
-        is_waiting=not consumer.is_computing,
-        reward_mean=0.0,
         reward_produced=0.0,
-        tokens_mean=0.0,
     )

@@ -59,7 +59,7 @@ def test_the_rewards_of_the_first_steps_are_kept() -> None:
 @pytest.mark.parametrize(("losses", "has_fallen"), [((2.0, 1.8, 1.2, 0.9, 0.4, 0.3), True), ((0.3,) * 6, False)])
 def test_a_policy_that_trains_on_answers_is_judged_by_its_loss(losses: tuple[float, ...], has_fallen: bool) -> None:
     gathered = tally()
-    stream = replace(make.stream_report(steps=6, rewards=(1.0,) * 6), losses=losses)
+    stream = make.changed_stream(make.stream_report(steps=6, rewards=(1.0,) * 6), losses=losses)
     gathered.observe(replace(make.report(stream), completion=learned()))
     result = summary(gathered)
 

@@ -149,7 +149,7 @@ async def test_a_reopened_run_has_its_charts_trajectories_and_evaluations(tmp_pa
         page = (await client.get("/runs/1/trajectories/1")).text
         steps = (await client.get("/runs/1/training.json")).json()
 
-    metrics = {stream.steps: stream.metrics for report in reports for stream in report.streams}
+    metrics = {stream.training.steps: stream.training.metrics for report in reports for stream in report.streams}
     archived = [row["step"] for row in steps]
     assert archived == sorted(set(archived)), "one for each archived report, by second and earlier by minute"
     assert max(metrics) == archived[-1]

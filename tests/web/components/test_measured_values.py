@@ -143,7 +143,7 @@ def test_counts_balance_and_an_unbalanced_one_is_marked() -> None:
 
     assert flow_balance(flow, report.plugin_kinds).is_balanced
     assert stream_balance(stream, report.plugin_kinds).is_balanced
-    broken = stream_balance(dataclasses.replace(stream, trained=stream.trained - 1), report.plugin_kinds)
+    broken = stream_balance(make.changed_stream(stream, trained=stream.groups.trained - 1), report.plugin_kinds)
     assert not broken.is_balanced
     assert broken.sentence != stream_balance(stream, report.plugin_kinds).sentence
     assert next(entry.label for entry in episode_entries(flow)) == "accepted"

@@ -12,6 +12,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, Version
 from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginSlot
 from astraflow.contract.reports.report import Pace, Report
+from tests import make
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, shown_secret
@@ -51,8 +52,8 @@ def test_rates_are_over_the_last_minute_and_unknown_with_one_report() -> None:
     measured = build_graph(report.flows, report.streams, recent.earliest, report.at)
     assert measured.span_s == 60.0
     trained = next(arrow for arrow in measured.edges if arrow.target == "policy/solver/trainer")
-    before = synthetic_run.report(90).streams[0].trained
-    assert trained.recent_groups == report.streams[0].trained - before
+    before = synthetic_run.report(90).streams[0].groups.trained
+    assert trained.recent_groups == report.streams[0].groups.trained - before
     assert trained.per_s == pytest.approx(trained.recent_groups / 60)
     assert all(arrow.per_s is None for arrow in graph(report).edges)
 
@@ -62,7 +63,7 @@ def test_the_finding_names_the_largest_loss_of_groups() -> None:
     assert finding(graph(report), "run") == "20\u202f% of groups are dropped by the filter informative"
     flow = report.flows[0]
     balanced_report = replace(report, flows=(replace(flow, dropped={}, issued=flow.open + flow.admitted),))
-    balanced_report = replace(balanced_report, streams=(replace(report.streams[0], dropped={}),))
+    balanced_report = replace(balanced_report, streams=(make.changed_stream(report.streams[0], dropped={}),))
     assert finding(graph(balanced_report), "run") == "Nearly every group reaches its trainer"
     assert finding(graph(SyntheticRun().report(1)), "minute") == "No group has finished in the last minute"
 

@@ -8,6 +8,7 @@ import pytest
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports.report import NodeState, Report
+from tests import make
 from tests.fakes.synthetic_run import SyntheticRun
 from web.history.capacity import FLEET_VALUES
 from web.history.points import MAX_CHARTED_NODES, MAX_POINTS, VALUES, Series, point_json
@@ -51,7 +52,7 @@ def test_windows_end_at_the_newest_point() -> None:
 
 def test_the_average_reward_is_the_mean_of_the_latest_ten_steps() -> None:
     report = SyntheticRun().report(100)
-    stream = dataclasses.replace(report.streams[0], rewards=(9.0, *[0.5] * 9, 1.0))
+    stream = make.changed_stream(report.streams[0], rewards=(9.0, *[0.5] * 9, 1.0))
     point = series_of(dataclasses.replace(report, streams=(stream,))).after(0)[0].policies[SOLVER]
 
     assert point.reward == 1.0
@@ -60,7 +61,7 @@ def test_the_average_reward_is_the_mean_of_the_latest_ten_steps() -> None:
 
 def test_unmeasured_values_are_none_and_never_nan() -> None:
     report = SyntheticRun().report(100)
-    stream = dataclasses.replace(
+    stream = make.changed_stream(
         report.streams[0], rewards=(), reward_produced=math.nan, wait_fraction=math.inf, produced_per_s=math.nan
     )
     point = series_of(dataclasses.replace(report, streams=(stream,))).after(0)[0]

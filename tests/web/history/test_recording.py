@@ -8,6 +8,7 @@ from sqlalchemy.exc import OperationalError
 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.plugins import PlannedPlugins, PluginSlot
+from tests import make
 from tests.fakes.clock import ManualClock
 from tests.fakes.synthetic_run import SyntheticRun
 from web.database import run_records
@@ -112,12 +113,12 @@ async def test_points_are_queued_while_the_database_cannot_be_written(
 
 def test_a_report_with_numbers_that_are_not_finite_is_valid_json() -> None:
     report = SyntheticRun().report(50)
-    stream = dataclasses.replace(report.streams[0], wait_fraction=float("nan"), reward_mean=float("inf"))
+    stream = make.changed_stream(report.streams[0], wait_fraction=float("nan"), reward_mean=float("inf"))
     text = report_to_json(dataclasses.replace(report, streams=(stream,)))
 
     assert "NaN" not in text
     assert "Infinity" not in text
-    assert report_from_json(text).streams[0].steps == stream.steps
+    assert report_from_json(text).streams[0].training.steps == stream.training.steps
 
 
 def test_planned_plugins_are_read_back_unchanged() -> None:

@@ -39,9 +39,9 @@ def test_a_table_of_another_release_keeps_known_fields() -> None:
         stream["of_a_later_release"] = 1
     read = report_from_json(json.dumps(content))
     assert (read.flows[0].issued, read.flows[0].episodes) == (0, {})
-    assert (read.streams[0].staleness, read.streams[0].rewards) == ({}, ())
-    assert math.isnan(read.streams[0].wait_fraction)
-    assert read.streams[0].steps == SyntheticRun().report(150).streams[0].steps
+    assert (read.streams[0].staleness, read.streams[0].training.rewards) == ({}, ())
+    assert math.isnan(read.streams[0].training.wait_fraction)
+    assert read.streams[0].training.steps == SyntheticRun().report(150).streams[0].training.steps
 
 
 @pytest.mark.anyio

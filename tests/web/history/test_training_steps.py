@@ -8,6 +8,7 @@ import pytest
 from sqlmodel import Session
 
 from astraflow.contract.reports.report import Report
+from tests import make
 from tests.fakes.clock import ManualClock
 from tests.fakes.synthetic_run import METRICS, SyntheticRun
 from tests.web.runs.test_run_list import filled, record
@@ -27,7 +28,7 @@ SECONDS = 60
 
 def with_step(steps: int, metrics: dict[str, float], *, at: float = 1000.0) -> Report:
     report = SyntheticRun().report(SECONDS)
-    stream = dataclasses.replace(report.streams[0], steps=steps, metrics=metrics)
+    stream = make.changed_stream(report.streams[0], steps=steps, metrics=metrics)
     return dataclasses.replace(report, at=at, streams=(stream,))
 
 
@@ -48,8 +49,8 @@ async def test_each_step_is_recorded_once_with_its_metrics_for_each_policy(tmp_p
 
     for stream in last.streams:
         rows = rows_of(database, stream.policy)
-        assert [numbers[STEP] for _, numbers in rows] == list(range(1, stream.steps + 1))
-        assert rows[-1][1] == {STEP: stream.steps, **stream.metrics}
+        assert [numbers[STEP] for _, numbers in rows] == list(range(1, stream.training.steps + 1))
+        assert rows[-1][1] == {STEP: stream.training.steps, **stream.training.metrics}
         assert rows[-1][1].keys() == {STEP, *METRICS}
     database.close()
 

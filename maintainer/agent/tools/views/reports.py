@@ -32,10 +32,10 @@ def report_view(view_context: ViewContext, arguments: ReportInput, *, mode: Main
         usd_today=rounded(fleet.usd_today),
         streams=[
             outputs.StreamView(
-                wait_fraction=rounded(stream.wait_fraction),
-                is_waiting=stream.is_waiting,
-                steps=stream.steps,
-                buffered_groups=stream.buffered,
+                wait_fraction=rounded(stream.training.wait_fraction),
+                is_waiting=stream.training.is_waiting,
+                steps=stream.training.steps,
+                buffered_groups=stream.groups.buffered,
             )
             for stream in streams[:MOST_STREAMS]
         ],
