@@ -168,7 +168,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a batch": (statement("update batches set version = 'x'"), "batch"),
     "a partial rollout": (statement("update unfinished set partial = x'ffff'"), "partial rollout"),
     "an action": (
-        statement("update acts set body = x'ffff' where ordinal = (select max(ordinal) from acts)"),
+        statement("update actions set body = x'ffff' where ordinal = (select max(ordinal) from actions)"),
         "action",
     ),
     "a credential": (statement("update credentials set role = 'king'"), "credential"),

@@ -100,7 +100,7 @@ async def test_an_action_is_committed_with_its_change(tmp_path: Path) -> None:
     async with opened(tmp_path) as events:
         events.record_action(RecordKind.FLOW_PAUSED, "train", actor="ada", reason="looking")
     with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as journal:
-        assert journal.execute("select count(*) from acts").fetchone() == (1,)
+        assert journal.execute("select count(*) from actions").fetchone() == (1,)
 
 
 async def test_repeated_events_are_folded_into_one(tmp_path: Path) -> None:

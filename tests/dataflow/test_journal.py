@@ -24,7 +24,7 @@ from tests.errors import raises_code
 
 pytestmark = pytest.mark.anyio
 
-INSERT = "insert into acts values (?, ?)"
+INSERT = "insert into actions values (?, ?)"
 INSERT_ADMISSION = "insert into admissions values (?, ?, null, 0)"
 DELETE_ADMISSION = "delete from admissions where policy = ? and group_id = ?"
 
@@ -36,7 +36,7 @@ async def test_wait_durable_returns_after_the_commit_is_visible_to_others(tmp_pa
         journal.put(INSERT, 1, b"one")
         await journal.wait_durable()
         with closing(sqlite3.connect(path)) as other:
-            assert other.execute("select body from acts").fetchall() == [(b"one",)]
+            assert other.execute("select body from actions").fetchall() == [(b"one",)]
 
 
 async def test_stored_states_match_their_commit(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ async def test_stored_states_match_their_commit(tmp_path: Path) -> None:
             if count % 7 == 0:
                 await journal.wait_durable()
                 saved = journal.saved_state("count")
-                assert saved == {"count": len(journal.rows("select * from acts"))}
+                assert saved == {"count": len(journal.rows("select * from actions"))}
     reopened = Journal(tmp_path / "journal.sqlite")
     assert reopened.saved_state("count") == {"count": 50}
     async with committing(reopened):
@@ -105,7 +105,7 @@ async def test_a_full_disk_is_reported_and_retried(tmp_path: Path, monkeypatch: 
         while journal.failure is not None:  # noqa: ASYNC110 (the journal notifies waiters for durability only)
             await asyncio.sleep(0.01)
         await journal.wait_durable()
-        assert journal.rows("select length(body) from acts") == [(100_000,)]
+        assert journal.rows("select length(body) from actions") == [(100_000,)]
 
 
 def test_an_unwritable_journal_directory_is_refused(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ async def test_a_commit_that_fails_during_the_shutdown_leaves_no_gap(
     may_fail.set()
     await asyncio.wait({working})
     with closing(Journal(tmp_path / "journal.sqlite")) as reopened:
-        assert reopened.rows("select body from acts order by ordinal") == [(b"one",), (b"two",)]
+        assert reopened.rows("select body from actions order by ordinal") == [(b"one",), (b"two",)]
 
 
 async def test_nothing_is_committed_after_an_unexpected_error(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from astraflow.dataflow.endpoints.metrics import serving_metrics
 from astraflow.dataflow.history.losses import Losses
 from deploy.monitoring import make_dashboard
 from docs.generate import openmetrics
+from tests import make
 from tests.dataflow.families import full_report
 from tests.system.processes import running
 

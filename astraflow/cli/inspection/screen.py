@@ -153,6 +153,6 @@ def _figures(stream: StreamReport) -> str:
     value = sum(recent) / len(recent) if recent else stream.reward_produced
     name = "loss" if training.losses else "reward"
     return (
-        f"step {training.steps}  {name} {number(value)}  version {stream.version}  wait {share(training.wait_fraction)}  "
-        f"buffer {stream.groups.buffered}"
+        f"step {training.steps}  {name} {number(value)}  version {stream.version}  "
+        f"wait {share(training.wait_fraction)}  buffer {stream.groups.buffered}"
     )

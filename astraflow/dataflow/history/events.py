@@ -67,10 +67,10 @@ class Events:
         """Records an action; see `record_action`."""
         event = self._new_event(record)
         self._journal.put(
-            "insert into acts values (?, ?)", event.ordinal, to_message(event, pb.Event).SerializeToString()
+            "insert into actions values (?, ?)", event.ordinal, to_message(event, pb.Event).SerializeToString()
         )
         self._journal.put(
-            "delete from acts where ordinal <= (select ordinal from acts order by ordinal desc limit 1 offset ?)",
+            "delete from actions where ordinal <= (select ordinal from actions order by ordinal desc limit 1 offset ?)",
             MAX_JOURNALED_ACTIONS,
         )
         self._store(event, must_keep=True)
@@ -129,10 +129,10 @@ class Events:
         self._journal.load_state("events", self.load_state_dict)
         self._journal.register_state("events", self.state_dict)
         actions = self._journal.decoded(
-            "select ordinal, body from acts",
+            "select ordinal, body from actions",
             lambda row: from_message(pb.Event.FromString(row[1]), Event),
             what="action",
-            delete="delete from acts where ordinal = ?",
+            delete="delete from actions where ordinal = ?",
         )
         rows = self._archive.rows(f"select {_COLUMNS} from events order by ordinal desc limit ?", (RECENT_EVENTS,))  # noqa: S608 (constant)
         events_by_ordinal = {event.ordinal: event for event in events_from_rows(rows)}

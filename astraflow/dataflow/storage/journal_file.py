@@ -44,7 +44,7 @@ create table if not exists credentials (
     pool text not null, until real not null, digest text not null, key text not null,
     origin text not null, is_reusable integer not null, uses integer not null, most_uses integer not null
 ) without rowid;
-create table if not exists acts (ordinal integer primary key, body blob not null);
+create table if not exists actions (ordinal integer primary key, body blob not null);
 """
 
 _TABLES = re.findall(r"create table if not exists (\w+)", _SCHEMA)

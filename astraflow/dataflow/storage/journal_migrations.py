@@ -14,17 +14,17 @@ _MESSAGE = 5
 
 
 def _from_14(database: sqlite3.Connection) -> None:
-    """Moves the sentence of each action to its value `text`, and renames the table of admissions."""
-    if database.execute("select 1 from sqlite_master where name = 'routed'").fetchone():
-        database.execute("alter table routed rename to admissions")
-    for ordinal, body in database.execute("select ordinal, body from acts").fetchall():
+    """Names the tables of admissions and actions so; moves the sentence of each action to its value `text`."""
+    database.execute("alter table routed rename to admissions")
+    database.execute("alter table acts rename to actions")
+    for ordinal, body in database.execute("select ordinal, body from actions").fetchall():
         event = pb.Event.FromString(body)
         unknown = UnknownFieldSet(event)
         fields = (unknown[index] for index in range(len(unknown)))
         text = next((field.data.decode() for field in fields if field.field_number == _MESSAGE), "")
         event.DiscardUnknownFields()
         event.severity, event.values = Severity.INFO.value, json.dumps({"text": text})
-        database.execute("update acts set body = ? where ordinal = ?", (event.SerializeToString(), ordinal))
+        database.execute("update actions set body = ? where ordinal = ?", (event.SerializeToString(), ordinal))
 
 
 MIGRATIONS: Mapping[int, Callable[[sqlite3.Connection], None]] = {14: _from_14}
