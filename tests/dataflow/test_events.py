@@ -143,7 +143,9 @@ async def test_sentences_of_an_earlier_release_become_values(tmp_path: Path) -> 
     event = pb.Event(ordinal=2, at=5.0, kind="flow_paused", subject="train")
     body = event.SerializeToString() + bytes([5 << 3 | 2, len(sentence)]) + sentence
     with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as journal:
-        journal.execute("update acts set ordinal = 2, body = ?", (body,))
+        journal.execute("update actions set ordinal = 2, body = ?", (body,))
+        journal.execute("alter table actions rename to acts")
+        journal.execute("alter table admissions rename to routed")
         journal.execute("pragma user_version = 14")
         journal.commit()
     with closing(sqlite3.connect(tmp_path / "history.sqlite")) as archive:
