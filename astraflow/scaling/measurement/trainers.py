@@ -43,14 +43,15 @@ class TrainerTracker:
 
     def observe(self, stream: StreamReport, *, at: float) -> None:
         """Adds the next report. at: Unix seconds."""
-        new_steps = stream.training.steps - self.last.training.steps
+        training, before = stream.training, self.last.training
+        new_steps = training.steps - before.steps
         if new_steps > 0:
             if not self.steps:
                 self._forget_start()
-            waited_s = stream.training.wait_s - self.last.training.wait_s
+            compute_s = training.compute_s + training.publish_s - before.compute_s - before.publish_s
             step = _Step(
-                compute_s=(stream.training.total_s - self.last.training.total_s - waited_s) / new_steps,
-                wait_s=waited_s / new_steps,
+                compute_s=compute_s / new_steps,
+                wait_s=(training.wait_s - before.wait_s) / new_steps,
                 trained=stream.groups.trained,
                 admitted=stream.groups.admitted,
             )

@@ -25,7 +25,7 @@ SOLVER = PolicyId("solver")
 
 
 def with_stream(report: Report, **changes: object) -> tuple[Report, StreamReport]:
-    stream = dataclasses.replace(report.streams[0], **changes)  # type: ignore[arg-type] # fields by name
+    stream = make.changed_stream(report.streams[0], **changes)
     return dataclasses.replace(report, streams=(stream,)), stream
 
 

@@ -93,7 +93,7 @@ def test_band_width_follows_the_count_and_boxes_of_a_column_do_not_overlap() -> 
 def limited(*, paused: frozenset[str] = frozenset(), held_bytes: int = 0, **stream: Any) -> Report:
     """Returns a report with these limits on the issue of groups. stream: fields of its stream."""
     report = SyntheticRun(paused=set(paused)).report(150)
-    changed = replace(report.streams[0], **{"issue_headroom": 16, **stream})
+    changed = make.changed_stream(report.streams[0], **{"issue_headroom": 16, **stream})
     return replace(report, streams=(changed,), held_bytes=held_bytes, memory_bytes=1_000_000)
 
 
