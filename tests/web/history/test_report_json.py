@@ -35,12 +35,13 @@ def test_a_table_of_another_release_keeps_known_fields() -> None:
     for flow in content["flows"]:
         del flow["issued"], flow["episodes"]
     for stream in content["streams"]:
-        del stream["staleness"], stream["rewards"], stream["wait_fraction"]
+        del stream["staleness"], stream["groups"], stream["training"]["rewards"], stream["training"]["wait_fraction"]
         stream["of_a_later_release"] = 1
     read = report_from_json(json.dumps(content))
     assert (read.flows[0].issued, read.flows[0].episodes) == (0, {})
     assert (read.streams[0].staleness, read.streams[0].training.rewards) == ({}, ())
     assert math.isnan(read.streams[0].training.wait_fraction)
+    assert read.streams[0].groups.accounted == 0
     assert read.streams[0].training.steps == SyntheticRun().report(150).streams[0].training.steps
 
 
@@ -48,7 +49,7 @@ def test_a_table_of_another_release_keeps_known_fields() -> None:
 async def test_runs_of_an_older_release_are_listed_and_shown(tmp_path: Path) -> None:
     database = open_database(tmp_path, "")
     content = json.loads(report_to_json(SyntheticRun().report(150)))
-    del content["simulated"], content["streams"][0]["rewards"]
+    del content["simulated"], content["streams"][0]["training"]
     old = [
         RunRecord(
             name=f"old-{number}",
