@@ -15,7 +15,7 @@ from astraflow.contract.fleet.plans import Finding
 from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import PoolId
 from astraflow.contract.record_kinds import RecordKind
-from astraflow.contract.records import render, render_cause, render_summary
+from astraflow.contract.records import render_cause, render_summary
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.reports.report import Event
 from web.live.followed_run import FollowedFleet
@@ -52,7 +52,7 @@ class DecisionEntry:
     """Grows with each entry of its journal."""
     at: float
     """Unix seconds."""
-    kind: str
+    kind: RecordKind
     """Kind of decision."""
     pool: str
     """Pool; empty for decisions that concern no single pool."""
@@ -60,18 +60,21 @@ class DecisionEntry:
     """Name of the actor."""
     role: str
     """Role of the actor."""
-    message: str
-    """Decision in one sentence."""
+    summary: str
+    """Decision in one sentence, without its cause."""
+    cause: str
+    """Cause of a decision of the rule; empty for other decisions."""
     reason: str
     """Reason that the actor gave; empty for decisions of the rule."""
-    summary: str = ""
-    """Message without its cause; empty for decisions of the fleet service."""
-    cause: str = ""
-    """Cause of a decision of the rule."""
     key: str = ""
     """Idempotency key of the request; empty without one."""
     findings: tuple[Finding, ...] = ()
     """Findings of the guard about the plan; empty for decisions of the rule."""
+
+    @property
+    def message(self) -> str:
+        """Decision in one sentence."""
+        return f"{self.summary}, because {self.cause}" if self.cause else self.summary
 
     @property
     def id(self) -> str:
@@ -91,7 +94,7 @@ class DecisionFilter:
 
     def matches(self, entry: DecisionEntry) -> bool:
         """Returns whether an entry matches."""
-        exact = ((self.pool, entry.pool), (self.kind, entry.kind), (self.source, entry.source))
+        exact = ((self.pool, entry.pool), (self.kind, entry.kind.value), (self.source, entry.source))
         if any(wanted and wanted != value for wanted, value in exact):
             return False
         if self.actor and self.actor.casefold() not in entry.actor.casefold():
@@ -236,7 +239,7 @@ async def _fleet_entries(
         return []
     bound = None if before >= _FROM_NEWEST else before
     pool_id = PoolId.unchecked(pool) if pool else None
-    return [fleet_entry(decision) for decision in await fleet.client.decisions(pool=pool_id, before=bound, limit=limit)]
+    return [entry_of(decision) for decision in await fleet.client.decisions(pool=pool_id, before=bound, limit=limit)]
 
 
 async def _rule_entries(
@@ -244,39 +247,24 @@ async def _rule_entries(
 ) -> list[DecisionEntry]:
     bound = None if before >= _FROM_NEWEST else before
     query = EventQuery(kinds=RULE_KINDS, subject=pool, before=bound, limit=limit)
-    return [_rule_entry(event) for event in (await control.events(query)).events if event.kind in RULE_KINDS]
+    return [entry_of(event) for event in (await control.events(query)).events if event.kind in RULE_KINDS]
 
 
-def fleet_entry(decision: Decision) -> DecisionEntry:
-    """Returns the entry of a decision of the fleet service."""
+def entry_of(record: Event | Decision) -> DecisionEntry:
+    """Returns the entry of a decision of the fleet service, or of an event of the sizing rule."""
     return DecisionEntry(
-        source=FLEET,
-        ordinal=decision.ordinal,
-        at=decision.at,
-        kind=decision.kind.value,
-        pool=decision.subject,
-        actor=decision.actor,
-        role=decision.role.value,
-        message=render_summary(decision),
-        reason=decision.reason,
-        key=decision.key,
-        findings=decision.findings,
-    )
-
-
-def _rule_entry(event: Event) -> DecisionEntry:
-    return DecisionEntry(
-        source=RULE,
-        ordinal=event.ordinal,
-        at=event.at,
-        kind=event.kind.value,
-        pool=event.subject,
-        actor=event.actor,
-        role="rule",
-        message=render(event),
-        reason="",
-        summary=render_summary(event),
-        cause=render_cause(event),
+        source=FLEET if isinstance(record, Decision) else RULE,
+        ordinal=record.ordinal,
+        at=record.at,
+        kind=record.kind,
+        pool=record.subject,
+        actor=record.actor,
+        role=record.role.value if isinstance(record, Decision) else "rule",
+        summary=render_summary(record),
+        cause=render_cause(record),
+        reason=record.reason,
+        key=record.key if isinstance(record, Decision) else "",
+        findings=record.findings if isinstance(record, Decision) else (),
     )
 
 

@@ -10,6 +10,7 @@ from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.record_kinds import RecordKind
 from web.components.downloads import FileFormat, sheet_response
 from web.decisions.queries import (
     CURSOR_PATTERN,
@@ -24,7 +25,7 @@ from web.decisions.queries import (
     newest_cursor,
     recommendation_at,
 )
-from web.decisions.views import KINDS, decision_groups, decision_row, decision_sheet, decision_view
+from web.decisions.views import decision_groups, decision_row, decision_sheet, decision_view
 from web.live.followed_run import FollowedFleet
 from web.process_settings import Settings, web_command
 from web.requests import conditional_requests
@@ -115,9 +116,9 @@ def _view(
         "filters": filters,
         "groups": decision_groups([decision_row(entry) for entry in page.entries]),
         "pools": [pool.spec.id for pool in status.pools] if status else [],
-        "kinds": {kind: word for kind, (word, _) in KINDS.items()},
+        "kinds": {kind.value: kind.label.lower() for kind in RecordKind if kind.is_decision or kind in RULE_KINDS},
         "sources": {"fleet": "people, programs, the fleet", "rule": "the sizing rule"},
-        "rule_kinds": RULE_KINDS,
+        "rule_kinds": [kind.value for kind in RULE_KINDS],
         "problems": page.problems,
         "has_fleet": fleet.client is not None,
         "web_command": web_command(settings),

@@ -4,6 +4,7 @@ from pydantic import Field
 
 from astraflow.contract.fleet.plans import Finding
 from astraflow.contract.fleet.recommendations import PoolRecommendation
+from astraflow.contract.record_kinds import RecordKind
 from web.decisions.queries import DecisionEntry
 from web.rest.common import ItemList, ResponseModel
 from web.rest.contract_models import fields_of
@@ -14,7 +15,8 @@ class DecisionResponse(ResponseModel):
     """Entry of the decision journals."""
 
     id: str = Field(description="Id of the entry.", examples=["fleet-12"])
-    kind: str = Field(description="Kind of decision.", examples=["apply"])
+    kind: RecordKind = Field(description="Kind of decision.", examples=["apply"])
+    message: str = Field(description="Decision in one sentence.")
     findings: list[Finding] = Field(description="Guard findings on the plan that was applied or refused.")
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from astraflow.contract.fleet.plans import Finding, Verdict
 from astraflow.contract.fleet.recommendations import RECOMMENDATION_INPUTS, PoolRecommendation
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import render
 from web.components import formats
 from web.components.downloads import Sheet
@@ -15,27 +16,27 @@ from web.state.annotations import capitalized
 
 COLUMNS = ("id", "time", "unix_s", "source", "kind", "pool", "actor", "role", "message", "reason", "key", "guard")
 
-KINDS = {
-    "apply": ("applied", "good"),
-    "refuse": ("refused", "bad"),
-    "spec": ("changed", "busy"),
-    "override": ("override", "warn"),
-    "escalate": ("escalated", "warn"),
-    "kill_switch": ("kill switch", "bad"),
-    "alarm": ("alarm", "bad"),
-    "alarm_over": ("alarm cleared", "good"),
-    "fault": ("fault", "bad"),
-    "orphan": ("orphan", "warn"),
-    "launch_failed": ("launch failed", "bad"),
-    "target_moved": ("target moved", "good"),
-    "target_limited": ("limited", "warn"),
-    "limit_ended": ("limit lifted", "good"),
-    "propose": ("proposed", "warn"),
-    "reject": ("rejected", "bad"),
-    "note": ("note", "good"),
-    "maintainer_mode": ("mode", "busy"),
+KIND_TONES = {
+    RecordKind.APPLY: "good",
+    RecordKind.REFUSE: "bad",
+    RecordKind.SPEC: "busy",
+    RecordKind.OVERRIDE: "warn",
+    RecordKind.ESCALATE: "warn",
+    RecordKind.KILL_SWITCH: "bad",
+    RecordKind.ALARM: "bad",
+    RecordKind.ALARM_OVER: "good",
+    RecordKind.FAULT: "bad",
+    RecordKind.ORPHAN: "warn",
+    RecordKind.LAUNCH_FAILED: "bad",
+    RecordKind.TARGET_MOVED: "good",
+    RecordKind.TARGET_LIMITED: "warn",
+    RecordKind.LIMIT_ENDED: "good",
+    RecordKind.PROPOSE: "warn",
+    RecordKind.REJECT: "bad",
+    RecordKind.NOTE: "good",
+    RecordKind.MAINTAINER_MODE: "busy",
 }
-"""Label and tone of each kind; other kinds are shown by their own name."""
+"""Tone of the label of each kind; other kinds have a neutral one."""
 
 VERDICT_TONES = {Verdict.ALLOWED: "good", Verdict.NEEDS_APPROVAL: "warn", Verdict.REFUSED: "bad"}
 
@@ -128,21 +129,20 @@ class DecisionView:
 
 def decision_row(entry: DecisionEntry) -> DecisionRow:
     """Returns the table row of a decision."""
-    label, tone = KINDS.get(entry.kind, (entry.kind.replace("_", " "), "off"))
     return DecisionRow(
         id=entry.id,
         at=entry.at,
         time_text=datetime.fromtimestamp(entry.at, UTC).strftime("%Y-%m-%d %H:%M:%S"),
-        kind=entry.kind,
-        kind_label=label,
-        tone=tone,
+        kind=entry.kind.value,
+        kind_label=entry.kind.label.lower(),
+        tone=KIND_TONES.get(entry.kind, "off"),
         pool=entry.pool,
         actor=entry.actor,
         role=entry.role,
         message=capitalized(entry.message),
         reason=entry.reason,
         key=entry.key,
-        summary=capitalized(entry.summary or entry.message),
+        summary=capitalized(entry.summary),
         cause=capitalized(entry.cause or entry.reason),
     )
 
@@ -167,7 +167,7 @@ def decision_sheet(entries: Sequence[DecisionEntry]) -> Sheet:
             datetime.fromtimestamp(entry.at, UTC).isoformat(timespec="milliseconds"),
             round(entry.at, 3),
             entry.source,
-            entry.kind,
+            entry.kind.value,
             entry.pool,
             entry.actor,
             entry.role,

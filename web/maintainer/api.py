@@ -9,7 +9,7 @@ from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.fleet.maintainer import Maintainer
 from astraflow.contract.fleet.plans import PlanId
 from web.database.tables import MAX_ID
-from web.decisions.queries import DecisionEntry, fleet_entry
+from web.decisions.queries import DecisionEntry, entry_of
 from web.decisions.schemas import DecisionResponse
 from web.live.followed_run import FollowedFleet
 from web.live.maintainer_cache import MaintainerCache, MaintainerSnapshot
@@ -48,7 +48,7 @@ async def maintainer(fleet: FleetDep, maintainer: MaintainerDep) -> Maintainer:
 @needs(Permission.APPROVE, on=ResourceKind.RUN)
 async def set_mode(commands: CommandsDep, body: MaintainerModeRequest, key: Key) -> DecisionEntry:
     """Sets the maintainer's mode, which it applies within a second; `off` also ends a running wake."""
-    return fleet_entry(await maintainer_commands.set_mode(commands, body.mode, key=key, reason=body.reason))
+    return entry_of(await maintainer_commands.set_mode(commands, body.mode, key=key, reason=body.reason))
 
 
 @router.get("/proposals", response_model=ProposalList, responses=error_responses())
@@ -94,7 +94,7 @@ async def reject(
         done = await maintainer_commands.reject(commands, PlanId(plan), key=key, reason=body.reason)
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
-    return fleet_entry(done)
+    return entry_of(done)
 
 
 @router.get("/transcript", response_model=TranscriptResponse, responses=error_responses())

@@ -20,7 +20,7 @@ from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import render_summary
 from web.components import formats
 from web.components.formats import usd
-from web.decisions.views import KINDS
+from web.decisions.views import KIND_TONES
 from web.live.maintainer_cache import MaintainerSnapshot
 from web.maintainer.scorecard import ScorecardView, scorecard_view
 from web.pools.plans import PlanView, plan_view
@@ -228,12 +228,11 @@ def _note_key(note: Decision) -> tuple[str, str, str, str]:
 
 
 def _note_row(note: Decision, *, times: int) -> NoteRow:
-    kind, tone = KINDS[note.kind.value]
     return NoteRow(
         id=f"fleet-{note.ordinal}",
         at=note.at,
-        kind=kind,
-        tone=tone,
+        kind=note.kind.label.lower(),
+        tone=KIND_TONES.get(note.kind, "off"),
         pool=note.subject,
         actor=note.actor,
         message=render_summary(note),

@@ -10,7 +10,7 @@ from astraflow.contract.fleet.instances import LaunchId
 from astraflow.contract.fleet.plans import PlanId, PlanRequest
 from astraflow.contract.fleet.pools import FleetStatus, Pool
 from astraflow.contract.ids import PoolId
-from web.decisions.queries import DecisionEntry, fleet_entry
+from web.decisions.queries import DecisionEntry, entry_of
 from web.decisions.schemas import DecisionResponse, FaultInjectionResponse
 from web.live.followed_run import FollowedFleet
 from web.pools.requests import (
@@ -98,7 +98,7 @@ async def set_override(
     """Sets a manual override, during which no node of the pool is removed; 0 minutes ends it."""
     pool_id = _pool(fleet, pool).spec.id
     done = await commands.set_pool_override(pool_id, minutes=body.minutes, key=key, reason=body.reason)
-    return fleet_entry(done)
+    return entry_of(done)
 
 
 @router.post(
@@ -119,7 +119,7 @@ async def inject_fault(
         done = await commands.inject_fault(pool_id, share=body.share, key=key, reason=body.reason)
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
-    return {"lost": done.lost, "decision": fleet_entry(done.decision)}
+    return {"lost": done.lost, "decision": entry_of(done.decision)}
 
 
 @router.post(
@@ -175,7 +175,7 @@ async def apply(commands: CommandsDep, plan: PlanName, body: ReasonRequest, key:
 async def kill_switch(commands: CommandsDep, body: KillSwitchRequest, key: Key) -> DecisionEntry:
     """Sets the kill switch, which blocks changes of pools by agents or all actors. Only admins may relax it."""
     done = await commands.set_kill_switch(body.scope, key=key, reason=body.reason)
-    return fleet_entry(done)
+    return entry_of(done)
 
 
 def _status(fleet: FollowedFleet) -> FleetStatus:
