@@ -80,14 +80,6 @@ def test_an_episode_without_a_result_or_a_failure_is_refused() -> None:
     assert Episode(task=task, node=node, trajectories=(), failure=failure).failure == failure
 
 
-def test_only_engine_and_environment_failures_are_infrastructure() -> None:
-    assert {boundary.value for boundary in Boundary if boundary.is_infrastructure} == {"engine", "environment"}
-
-
-def test_only_workflow_failures_are_not_retried() -> None:
-    assert {boundary.value for boundary in Boundary if not boundary.is_retried} == {"workflow"}
-
-
 TWO_TURNS = trajectory(context(2), written(1, 4), written(2, 5), context(1), written(1, 5), tokens=7, logprobs=4)
 
 
