@@ -29,6 +29,8 @@ CHECK_S = 120.0
 """Time limit of a check. Seconds."""
 MOMENT_S = 0.15
 """Time for a request to generate some tokens. Seconds."""
+PAUSED_SCORE_S = 10.0
+"""Time in which a paused engine scores, if it does. Seconds."""
 CONCURRENT = 20
 MAX_ARRIVALS = 256
 """Requests that arrive during a load, at most: one each millisecond. Count."""
@@ -149,7 +151,7 @@ async def scores_come_also_while_paused(subject: Subject) -> None:
     """`score` returns one logprob per token, at most 0, while generation is paused."""
     await subject.engine.pause(PauseMode.KEEP)
     try:
-        scores = await asyncio.wait_for(subject.engine.score(subject.prompt, 1), 10.0)
+        scores = await asyncio.wait_for(subject.engine.score(subject.prompt, 1), PAUSED_SCORE_S)
     except TimeoutError:
         raise Unsupported("scores wait until generation resumes") from None
     require(scores.dtype == np.float32, f"scores are {scores.dtype}, expected float32")

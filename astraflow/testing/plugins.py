@@ -1,4 +1,4 @@
-"""Suites of data sets, environments, rewards and workflows."""
+"""Suites of data sets, engines, environments, rewards and workflows."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from astraflow.conformance.engines import Subject, run_checks
 from astraflow.conformance.environments import check_environment
 from astraflow.conformance.rewards import check_reward
 from astraflow.conformance.workflows import CHECKS, WorkflowCheck, check_promise
@@ -60,6 +61,15 @@ class DatasetSuite:
             assert isinstance(fields["question"], str)
             assert fields["question"]
             assert isinstance(fields["answer"], str)
+
+
+class EngineSuite:
+    """Tests to inherit. Fixture to provide: `subject`, an engine that is not started, and what its checks need;
+    `astraflow.conformance.engine_subjects.plugin_subject` builds one with a small model."""
+
+    @pytest.mark.anyio
+    async def test_the_promises_of_an_engine_are_kept(self, subject: Subject) -> None:
+        assert broken_promises([result async for result in run_checks(subject)]) == []
 
 
 class EnvironmentSuite:

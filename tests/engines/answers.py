@@ -15,7 +15,7 @@ from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server import replica
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.formats import _FIELDS
-from astraflow.testing.engines import Weights
+from tests.suites.serving import Weights
 
 Answers = dict[str, dict[str, Any]]
 """Answer by route, such as `POST /generate`, and step."""

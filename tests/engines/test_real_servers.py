@@ -15,11 +15,11 @@ from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.server.dialect import MODEL_NAME
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.runtime.folders.run_folders import home
-from astraflow.testing import engines as engine_suite
 from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
 from tests.engines.real import MODEL, adapted, adapters, delta_to, server, version
+from tests.suites import serving
 from tests.suites.installed_server_suite import InstalledServerSuite
 from tests.trainer.backends.test_local import batch
 
@@ -35,7 +35,7 @@ def patience() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as changed:
-        changed.setattr(engine_suite, "GIVE_UP_S", 150.0)
+        changed.setattr(serving, "GIVE_UP_S", 150.0)
         yield
     torch.set_num_threads(threads)
 
@@ -44,7 +44,7 @@ class RealServerSuite(InstalledServerSuite):
     """Suites with real servers. A missing environment fails the tests."""
 
     prompt_tokens = np.array([2, 34, 32, 18, 31, 100, 5, 6, 76, 7, 8, 84, 3, 100, 2, 14], dtype=np.int32)
-    long_tokens = 300
+    long_tokens = checked_tokens = 300
     head_start_s = 0.4
     losses = 1
 
@@ -109,8 +109,6 @@ class RealServerSuite(InstalledServerSuite):
 
 class TestSglang(RealServerSuite):
     kind = "sglang"
-    supported = RealServerSuite.supported - {"seed"}
-    """SGLang uses seeds only with deterministic kernels, which do not exist for CPUs."""
 
 
 class TestVllm(RealServerSuite):

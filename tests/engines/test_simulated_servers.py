@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from astraflow.client.model_server import ServerClient, ServerRefused
+from astraflow.conformance import engines
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
-from astraflow.raas.engines.base import Engine, EngineGauges, PauseMode
+from astraflow.raas.engines.base import EngineGauges, PauseMode
 from astraflow.raas.engines.server import replica
 from astraflow.raas.engines.server.dialect import Dialect, ServerLoad
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.raas.engines.server.sglang import SglangDialect, SglangOptions
 from astraflow.raas.engines.server.vllm import VllmDialect, VllmOptions
-from astraflow.testing.engines import GIVE_UP_S, until, within
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
 from tests.engines.real import adapters_on
@@ -32,7 +32,7 @@ from tests.fakes.engine_server import token_model
 from tests.fakes.engine_server.environment import FakeEnvironment
 from tests.suites.installed_server_suite import InstalledServerSuite
 from tests.suites.server_engine_suite import Load, has_restarted
-from tests.suites.shared_engine import SharedEngine
+from tests.suites.serving import GIVE_UP_S, until, within
 
 PROMPT = np.array([5, 6, 7, 8, 9], dtype=np.int32)
 LONG = Sampling(max_new_tokens=60)
@@ -118,6 +118,7 @@ async def until_restarted(engine: ServerEngine, restarts: int) -> None:
 def quick_gauges() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr(replica, "GAUGES_EVERY_S", 0.1)
+        changed.setattr(engines, "PAUSED_SCORE_S", 0.3)  # the servers score after the pause
         yield
 
 
@@ -126,6 +127,7 @@ class SimulatedServerSuite(InstalledServerSuite):
 
     prompt_tokens = PROMPT
     long_tokens = LONG.max_new_tokens
+    checked_tokens = 150
     aborted_within_s = GIVE_UP_S
     """An aborted request is held and would never end."""
 
@@ -163,12 +165,11 @@ class SimulatedServerSuite(InstalledServerSuite):
         self.release()
 
     async def begun(
-        self, engine: Engine, request_id: str, prompt: Int32Array, sampling: Sampling
+        self, engine: ServerEngine, request_id: str, prompt: Int32Array, sampling: Sampling
     ) -> "asyncio.Task[Generation]":
-        assert isinstance(engine, ServerEngine | SharedEngine) and prompt is PROMPT
-        holding = engine.engine if isinstance(engine, SharedEngine) else engine
-        self._holding.append(holding)
-        return await begun(holding, request_id, sampling)
+        assert prompt is PROMPT
+        self._holding.append(engine)
+        return await begun(engine, request_id, sampling)
 
     def release(self) -> None:
         for engine in self._holding:
@@ -180,7 +181,6 @@ class SimulatedServerSuite(InstalledServerSuite):
 
 class TestSglangServer(SimulatedServerSuite):
     kind = "sglang"
-    supported = SimulatedServerSuite.supported - {"seed"}
 
 
 class TestVllmServer(SimulatedServerSuite):

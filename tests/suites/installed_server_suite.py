@@ -16,18 +16,20 @@ import psutil
 import pytest
 
 from astraflow.client.model_server import ServerClient
+from astraflow.conformance.engines import Subject
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.rollouts.generation import Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
+from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.model_folder import ModelFolder
 from astraflow.raas.engines.server.replica import free_port
 from astraflow.runtime.folders.run_folders import HOME
 from astraflow.runtime.processes.supervised import mapped_shared_memory
-from astraflow.testing.engines import Build, Weights, until, within
+from astraflow.testing.plugins import EngineSuite
 from astraflow.weights.tensors import VerifiedWeights
 from tests.suites.server_engine_suite import BuildServer, Expected, ServerEngineSuite, is_alive
-from tests.suites.shared_engine import SharedEngine
+from tests.suites.serving import Weights, until, within
 
 KILLED_NODE = """
 import asyncio, json, sys
@@ -44,7 +46,7 @@ asyncio.run(main())
 """Node that starts a server and does nothing else; without the engine, whose imports take seconds."""
 
 
-class InstalledServerSuite(ServerEngineSuite):
+class InstalledServerSuite(ServerEngineSuite, EngineSuite):
     """Tests to inherit, with those of every engine of servers, and their fixtures. Most tests of a class share one
     engine."""
 
@@ -53,6 +55,8 @@ class InstalledServerSuite(ServerEngineSuite):
     prompt_tokens: ClassVar[Int32Array]
     long_tokens: ClassVar[int]
     """Tokens of a request that still runs after several head starts."""
+    checked_tokens: ClassVar[int]
+    """Tokens of a request of the checks of an engine."""
 
     @abstractmethod
     def install(self) -> None:
@@ -105,11 +109,8 @@ class InstalledServerSuite(ServerEngineSuite):
     @pytest.fixture
     async def served(self, shared: ServerEngine) -> AsyncIterator[ServerEngine]:
         yield shared
-        await SharedEngine(shared).close()
-
-    @pytest.fixture
-    def build(self, shared: ServerEngine) -> Build:
-        return lambda: SharedEngine(shared)
+        await shared.pause(PauseMode.ABORT)
+        await shared.resume()
 
     @pytest.fixture
     def build_server(self, own_home: Path) -> BuildServer:
@@ -117,8 +118,9 @@ class InstalledServerSuite(ServerEngineSuite):
         return self.server
 
     @pytest.fixture
-    def build_new(self, build_server: BuildServer) -> Build:
-        return build_server
+    def subject(self, build_server: BuildServer, weights: Weights, prompt: Int32Array) -> Subject:
+        sampling = Sampling(max_new_tokens=self.checked_tokens)
+        return Subject(engine=build_server(), weights=weights, prompt=prompt, sampling=sampling)
 
     @pytest.fixture
     def weights(self) -> Weights:

@@ -1,11 +1,14 @@
 """Contract tests of engines that are servers in processes of their own."""
 
 import asyncio
+import json
 import os
 import random
 import signal
+import string
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,8 +24,8 @@ from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.request_groups import MAX_TOKENS
 from astraflow.runtime.processes.supervised import mapped_shared_memory
-from astraflow.testing.engines import Build, EngineSuite, Weights, check, until, within
 from tests.errors import raises_code
+from tests.suites.serving import Weights, check, text_of, until, within
 
 Expected = Callable[[int, Int32Array, int], Float32Array]
 """Logprobs of `tokens[scored_from:]` with the weights of a version, by another program than the engine."""
@@ -31,11 +34,13 @@ BuildServer = Callable[..., ServerEngine]
 
 
 @pytest.mark.anyio
-class ServerEngineSuite(EngineSuite):
-    """Tests to inherit, with those of every engine. More fixtures to provide: `served` (a started engine, which tests
-    share), `build_server`, `expected`, and `delta` (of a version, from the previous one)."""
+class ServerEngineSuite:
+    """Tests to inherit. Fixtures to provide: `served` (a started engine, which tests share), `build_server`, `weights`
+    and `delta` (of a version, from the previous one), `expected`, `prompt`, and `long` (a sampling that takes a
+    noticeable fraction of a second)."""
 
-    supported = frozenset({"truncation", "stop_strings", "seed", "structure"})
+    head_start_s = 0.1
+    """Seconds in which the engine has generated the first tokens of a request."""
     gap = 1e-4
     """Largest accepted difference of a logprob, in nats."""
     patches = True
@@ -246,10 +251,9 @@ class ServerEngineSuite(EngineSuite):
         self.check_logprobs(prompt, generation, expected)
 
     async def test_closing_ends_running_requests(
-        self, build_new: Build, weights: Weights, prompt: Int32Array, long: Sampling
+        self, build_server: BuildServer, weights: Weights, prompt: Int32Array, long: Sampling
     ) -> None:
-        engine = build_new()
-        assert isinstance(engine, ServerEngine)
+        engine = build_server()
         await engine.load(weights(0))
         processes = [psutil.Process(pid) for pid in engine.servers[0].pids]
         folder = engine.folder
@@ -264,6 +268,31 @@ class ServerEngineSuite(EngineSuite):
         assert not [process for process in processes if is_alive(process)]
         assert not [path for path in files if Path(path).exists()]
 
+    async def test_a_stop_string_ends_a_generation_and_is_part_of_it(
+        self, served: ServerEngine, weights: Weights, prompt: Int32Array, long: Sampling
+    ) -> None:
+        stops = tuple(string.ascii_uppercase)  # no random text lacks them all, no special token has any
+        await served.load(weights(0))
+        generation = await within(served.generate("a", prompt, replace(long, stop_strings=stops)))
+
+        check(generation, long)
+        text = text_of(generation.tokens)
+        assert generation.finish is Finish.STOP
+        assert text.endswith(stops)
+        assert not any(stop in text[:-1] for stop in stops)
+
+    async def test_a_structured_output_matches_its_structure(
+        self, served: ServerEngine, weights: Weights, prompt: Int32Array
+    ) -> None:
+        await served.load(weights(0))
+        by_regex = await within(served.generate("a", prompt, Sampling(max_new_tokens=20, regex="[ab]{3}")))
+        schema = json.dumps({"enum": ["yes", "no"]})
+        by_schema = await within(served.generate("b", prompt, Sampling(max_new_tokens=20, json_schema=schema)))
+
+        assert len(text_of(by_regex.tokens)) == 3
+        assert set(text_of(by_regex.tokens)) <= {"a", "b"}
+        assert json.loads(text_of(by_schema.tokens)) in ("yes", "no")
+
     def check_logprobs(self, prompt: Int32Array, generation: Generation, expected: Expected) -> None:
         """Checks that each token has the logprob of its version over the whole prefix."""
         tokens = np.concatenate([prompt, generation.tokens])
@@ -273,6 +302,18 @@ class ServerEngineSuite(EngineSuite):
             wanted = expected(span.version, tokens, len(prompt))[part]
             np.testing.assert_allclose(generation.logprobs[part], wanted, atol=self.gap)
             begin += span.length
+
+    async def begun(
+        self, engine: ServerEngine, request_id: str, prompt: Int32Array, sampling: Sampling
+    ) -> "asyncio.Task[Generation]":
+        """Starts a request and waits a moment, so that the engine has generated some tokens. An engine may hold it
+        then, so that it cannot end before `release`."""
+        task = asyncio.create_task(engine.generate(request_id, prompt, sampling))
+        await asyncio.sleep(self.head_start_s)  # real engines generate in real time: there is no clock to advance
+        return task
+
+    def release(self) -> None:
+        """Lets begun requests go on, in an engine that can hold them."""
 
     async def until_restarted(self, engine: ServerEngine, restarts: int) -> None:
         """Waits until the first server has restarted once more and serves."""

@@ -22,10 +22,10 @@ from astraflow.models.causal import hidden_states
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import Engine, PauseMode
 from astraflow.raas.engines.local import batcher, parameters
-from astraflow.testing.engines import Build, EngineSuite, Weights, serving, within
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
 from tests.errors import raises_code
+from tests.suites.serving import serving, within
 
 PROMPT = np.array([5, 6, 7, 8, 9], dtype=np.int32)
 
@@ -36,26 +36,6 @@ def local(model: Mapping[str, Any] = make_torch.TINY, **options: Any) -> Engine:
 
 def weights_of(version: int) -> VerifiedWeights:
     return make_torch.published(make_torch.model(seed=version), version)
-
-
-class TestLocalTorchEngine(EngineSuite):
-    supported = frozenset({"truncation", "stop_strings", "seed"})
-
-    @pytest.fixture
-    def build(self) -> Build:
-        return local
-
-    @pytest.fixture
-    def weights(self) -> Weights:
-        return weights_of
-
-    @pytest.fixture
-    def prompt(self) -> Int32Array:
-        return PROMPT
-
-    @pytest.fixture
-    def long(self) -> Sampling:
-        return Sampling(max_new_tokens=400)
 
 
 @pytest.fixture
@@ -273,6 +253,15 @@ async def test_a_continued_answer_has_the_logprobs_of_an_uninterrupted_one() -> 
             np.testing.assert_allclose(whole.logprobs, np.concatenate([by_first, by_second]), atol=1e-5)
             np.testing.assert_allclose(rest.logprobs, await another.score(tokens, len(so_far)), atol=1e-5)
             assert [span.version for span in whole.spans] == ([0, 1] if len(beginning.tokens) else [1])
+
+
+@pytest.mark.anyio
+async def test_the_narrowest_truncation_gives_the_most_likely_tokens(engine: Engine) -> None:
+    narrow = (Sampling(max_new_tokens=8, top_k=1), Sampling(max_new_tokens=8, min_p=1.0))
+
+    by_rank, by_share = [(await generated(engine, [PROMPT], sampling))[0].tokens.tolist() for sampling in narrow]
+
+    assert by_rank == by_share
 
 
 @pytest.mark.anyio

@@ -15,9 +15,9 @@ import pytest
 
 from astraflow.contract.errors import Unavailable
 from astraflow.raas.engines.server.process import ServerProcess
-from astraflow.testing.engines import GIVE_UP_S, until
 from tests.errors import raises_code
 from tests.suites.server_engine_suite import is_alive
+from tests.suites.serving import GIVE_UP_S, until
 
 VARIABLES = {"PATH": os.environ["PATH"]}
 
