@@ -24,9 +24,20 @@ from web.database import run_records
 from web.database.db import Database, open_database
 from web.database.tables import SeriesRolled
 from web.history import series_queries, series_writer
-from web.history.levels import DAY_S, FIVE_MINUTE_LEVEL, HOUR_S, LEVELS, SECOND_LEVEL, TEN_SECOND_LEVEL, Level
 from web.history.points import VALUES
-from web.history.samples import NODE_VALUES, Sample, node_subject, policy_subject
+from web.history.samples import (
+    DAY_S,
+    FIVE_MINUTE_LEVEL,
+    HOUR_S,
+    LEVELS,
+    NODE_VALUES,
+    SECOND_LEVEL,
+    TEN_SECOND_LEVEL,
+    Level,
+    Sample,
+    node_subject,
+    policy_subject,
+)
 
 END_AT = 1_800_000_000.0
 RANGES = {"15 min": HOUR_S / 4, "1 h": HOUR_S, "6 h": 6 * HOUR_S, "24 h": DAY_S, "7 days": 7 * DAY_S}

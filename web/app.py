@@ -1,7 +1,11 @@
 """Web application: routes, static files, error pages, and the security middleware around them."""
 
+import re
+import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from urllib.parse import parse_qsl, quote, urlencode
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -44,19 +48,18 @@ from web import (
     weights,
 )
 from web.accounts.viewer import Viewer
+from web.components.rendering import build_stamp
 from web.launcher.launcher import UnknownRun
 from web.live.followed_run import FollowedRun
 from web.middleware.middleware import SecurityMiddleware, is_for_programs
-from web.middleware.problem_reports import REQUEST_HEADER, problem_report, request_id
 from web.middleware.rate_limits import RateLimiter
 from web.middleware.request_resources import RequestResources
 from web.requests.dependencies import ProcessParts, get_followed_run
-from web.security.audit_log import AuditedCommand
+from web.security.audit_log import SECRET_PATTERN, AuditedCommand
 from web.security.path_prefix import PathPrefixMiddleware
 from web.security.problems import CODE_HEADER, FieldProblem, problem_response
 from web.security.request_bodies import READ_METHODS
-from web.security.resources import Resource
-from web.security.roles import LOGIN_ONLY, Permission, RoutePermissions, least_role_with
+from web.security.roles import LOGIN_ONLY, Permission, Resource, RoutePermissions, least_role_with
 
 FEATURES = (
     *(overview, events, launches, comparison, runs, trajectories, pools, nodes, dataflow, weights, decisions),
@@ -240,3 +243,43 @@ def _error(
         response.headers[CODE_HEADER] = code or f"http.{status}"
     response.headers[REQUEST_HEADER] = name
     return response
+
+
+REQUEST_HEADER = "x-request-id"
+
+_SECRET_NAME = re.compile(r"token|key|secret|password|code|state|next", re.IGNORECASE)
+"""Query fields that are or may contain credentials."""
+
+MAX_ADDRESS_LETTERS = 400
+
+
+def request_id(request: Request) -> str:
+    """Id of the request in the log and the answer; constant for a request."""
+    state = request.scope.setdefault("state", {})
+    name: str = state.setdefault("request_id", secrets.token_hex(6))
+    return name
+
+
+def problem_report(request: Request, *, status: int, title: str, detail: str, at: float) -> str:
+    """Report as text. at: Unix seconds."""
+    lines = {
+        "status": f"{status} {title}",
+        "request": request_id(request),
+        "time": datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds"),
+        "address": f"{request.method} {address_without_secrets(request.url.path, request.url.query)}",
+        "release": build_stamp(),
+        "detail": SECRET_PATTERN.sub("[secret]", detail) or "none",
+    }
+    return "\n".join(f"{name}: {' '.join(text.split())}" for name, text in lines.items())
+
+
+def address_without_secrets(path: str, query: str) -> str:
+    """URL without credentials.
+
+    >>> address_without_secrets("/runs", "sort=reward&token=abc")
+    '/runs?sort=reward&token=...'
+    """
+    query_fields = parse_qsl(query, keep_blank_values=True)
+    fields = [(name, "..." if _SECRET_NAME.search(name) else value) for name, value in query_fields]
+    address = quote(path) + (f"?{urlencode(fields)}" if fields else "")
+    return SECRET_PATTERN.sub("[secret]", address)[:MAX_ADDRESS_LETTERS]

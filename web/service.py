@@ -18,7 +18,7 @@ from web.launcher.catalogue import Catalogue
 from web.launcher.launcher import Launcher
 from web.live.followed_run import FollowedRuns, followed_run
 from web.process_settings import Settings
-from web.requests.cache import ProcessCache
+from web.requests.commands import ProcessCache
 from web.requests.dependencies import ProcessParts
 from web.security.audit_log import AuditLog
 from web.security.path_prefix import check_path_prefix

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from astraflow.contract.fleet.recommendations import LimitInEffect, Mode
+from astraflow.contract.fleet.recommendations import DEFAULT_WAIT_HIGH, LimitInEffect, Mode
 from astraflow.contract.ids import PoolId
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
@@ -39,7 +39,7 @@ class SizerOptions(Config):
     """Share of the demand that is ordered in addition: orders aim at demand * (1 + headroom)."""
     band_high: float = Field(default=1.25, gt=1)
     """Ratio of capacity to demand above which nodes are retired; higher in pools so small that one node exceeds it."""
-    wait_high: float = Field(default=0.08, gt=0, lt=1)
+    wait_high: float = Field(default=DEFAULT_WAIT_HIGH, gt=0, lt=1)
     """Share of time spent waiting by a trainer that confirms a lack of nodes."""
     wait_low: float = Field(default=0.02, ge=0, lt=1)
     """Share of time spent waiting below which a trainer counts as not waiting."""

@@ -26,7 +26,7 @@ from astraflow.wire.pb import control_plane_pb2 as pb
 from benchmarks.web_load.browsers import VIEWS
 from benchmarks.web_load.report_source import BEGIN, MADE, LargeRun
 from web.__main__ import GC_THRESHOLDS
-from web.components.header import header_texts, header_view
+from web.components.layout import header_texts, header_view
 from web.components.rendering import PageRenderer, compile_templates
 from web.history.report_checker import ReportChecker
 from web.history.samples import NodeBuckets

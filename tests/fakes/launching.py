@@ -16,8 +16,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.launching import FormField, FormProblem, RecipeCard, RecipeForm
 from astraflow.runtime.folders.run_folders import RunFolder
 from tests.fakes.forking import ForkingProgram
-from web.launcher.catalogue import Catalogue
-from web.launcher.cli_process import cli_output
+from web.launcher.catalogue import Catalogue, cli_output
 from web.launcher.launcher import LAUNCH_LOG, SUMMARY_FILE, Launcher
 
 STEPS = "stop.steps"

@@ -13,7 +13,7 @@ from tests.fakes.control_plane import HISTORY_REPORTS, FakeControlPlane
 from tests.fakes.forking import ForkingProgram
 from tests.fakes.launching import CliOutputs
 from tests.fakes.web import RunningWeb, running_web
-from web.launcher.cli_process import cli_output
+from web.launcher.catalogue import cli_output
 
 SHORT_HISTORY = 5
 """Past reports. Count."""
@@ -24,14 +24,14 @@ def cheap_passwords() -> Iterator[None]:
     """Hashes passwords with the least parameters; `real_passwords` undoes it."""
     least = partial(argon2.PasswordHasher, time_cost=1, memory_cost=8, parallelism=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("web.accounts.passwords.PasswordHasher", least)
+        patch.setattr("web.accounts.users.PasswordHasher", least)
         yield
 
 
 @pytest.fixture
 def real_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashes passwords with the parameters of a real page."""
-    monkeypatch.setattr("web.accounts.passwords.PasswordHasher", argon2.PasswordHasher)
+    monkeypatch.setattr("web.accounts.users.PasswordHasher", argon2.PasswordHasher)
 
 
 @pytest.fixture(scope="session")

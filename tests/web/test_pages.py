@@ -97,7 +97,7 @@ async def test_the_run_page_has_facts_counts_charts_and_the_reward_histogram(web
     assert "2 versions" in page.one(".facts.roomy").facts().values()
     assert all(line["d"].startswith("M") for line in page.all("path.line.main"))
     spread = page.one("#samples").one("figure.spread")
-    assert spread.one(".chart-finding").numbers[-1] == 1.0
+    assert spread.one(".chart-insight").numbers[-1] == 1.0
     assert spread.has("a.bar")
 
 

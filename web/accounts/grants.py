@@ -7,13 +7,12 @@ from sqlmodel import Session
 from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.contract.ids import PoolId
 from web.accounts import queries
-from web.accounts.account_store import AccountStore
+from web.accounts.queries import AccountStore
 from web.accounts.sessions import ADMIN
 from web.accounts.viewer import Viewer
 from web.database.tables import ApiToken, RoleGrant, User
 from web.security.audit_log import AuditedCommand
-from web.security.resources import Resource
-from web.security.roles import ROLES_BY_RANK, Role
+from web.security.roles import ROLES_BY_RANK, Resource, Role
 
 MAX_RUN_NAME_LETTERS = 200
 MAX_GRANTS = 200

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.service import exit_code, make_files_private
-from web.accounts.account_store import AccountStore
+from web.accounts.queries import AccountStore
 from web.accounts.sessions import ADMIN, Sessions
 from web.database.db import DATABASE_URL_VARIABLE, SECRET, Database, open_database
 from web.security.audit_log import AuditedCommand, AuditLog, Author

@@ -7,13 +7,12 @@ from sqlmodel import Session
 
 from astraflow.contract.errors import Conflict, NotAuthenticated
 from web.accounts import queries
-from web.accounts.account_store import AccountStore
+from web.accounts.queries import AccountStore
 from web.accounts.viewer import Viewer
 from web.database.tables import BrowserSession, LoginToken, User
 from web.process_settings import SESSION_S
 from web.security.audit_log import AuditedCommand, Author
-from web.security.resources import Grant
-from web.security.roles import Role
+from web.security.roles import Grant, Role
 
 ADMIN = "admin"
 """Name of the user that starts the process."""

@@ -10,8 +10,8 @@ from sqlmodel import Session
 
 from astraflow.contract.errors import NotAuthenticated
 from web.accounts import queries
-from web.accounts.account_store import AccountStore
 from web.accounts.openid_provider import LoginFlow, OpenIdProvider, display_name
+from web.accounts.queries import AccountStore
 from web.accounts.sessions import Sessions
 from web.security.audit_log import AuditedCommand, Author
 from web.security.roles import Role

@@ -7,12 +7,11 @@ from sqlmodel import Session
 
 from astraflow.contract.errors import Conflict, InvalidInput
 from web.accounts import queries
-from web.accounts.account_store import AccountStore
+from web.accounts.queries import AccountStore
 from web.accounts.viewer import Viewer
 from web.database.tables import ApiToken, User
 from web.security.audit_log import AuditedCommand
-from web.security.resources import Grant
-from web.security.roles import ROLE_PERMISSIONS, Role
+from web.security.roles import ROLE_PERMISSIONS, Grant, Role
 
 PREFIX = "astraflow_pat_"
 """Prefix of every token, by which people and scanners recognise one."""

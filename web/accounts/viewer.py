@@ -4,8 +4,17 @@ import math
 from dataclasses import dataclass, replace
 
 from web.security.audit_log import Author
-from web.security.resources import EVERYWHERE, Grant, Resource, lower_role, role_on_resource
-from web.security.roles import LOGIN_ONLY, ROLES_BY_RANK, Permission, Role
+from web.security.roles import (
+    EVERYWHERE,
+    LOGIN_ONLY,
+    ROLES_BY_RANK,
+    Grant,
+    Permission,
+    Resource,
+    Role,
+    lower_role,
+    role_on_resource,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

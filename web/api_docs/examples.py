@@ -59,7 +59,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "failure": (None,),
     "outcome": ("trained",),
     "filters": ([{"kind": "informative"}],),
-    "finding": ("Every node serves the newest version",),
+    "insight": ("Every node serves the newest version",),
     "flow": ("train",),
     "folder": ("runs/smoke",),
     "from": ("1763888400",),

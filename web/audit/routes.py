@@ -12,7 +12,7 @@ from web.audit.queries import PAGE_ENTRIES, RESULTS, AuditFilter, filter_from
 from web.audit.views import as_csv, as_ndjson, audit_row, chain_view, csv_header
 from web.database.db import Database
 from web.database.tables import MAX_ID, AuditEntry
-from web.requests import conditional_requests
+from web.requests import responses
 from web.requests.dependencies import AuditLogDep, DatabaseDep, PagesDep, RetentionDep
 from web.security.roles import Permission, needs
 
@@ -72,7 +72,7 @@ async def newer(
     filters = filter_from(request.query_params)
     count = await database.read(lambda session: audit_queries.newer(session, filters, than=than))
     fragment = pages.page(request, "_newer.html", newer=count, most=PAGE_ENTRIES, newest=_newest(filters.query))
-    return conditional_requests.with_etag(request, fragment)
+    return responses.with_etag(request, fragment)
 
 
 @router.get("/audit.ndjson")

@@ -5,11 +5,15 @@ Most numbers stay the same for seconds or minutes, so columns are far smaller th
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import groupby, pairwise
 from typing import Any
 
 from astraflow.contract.ids import PolicyId
+from web.charts import charts, scales
 from web.charts.charts import ChartSpec, Row
+from web.components import formats
+from web.components.downloads import Sheet
 from web.history.capacity import FLEET_VALUES
 from web.history.points import VALUES, Point, rounded
 from web.state.annotations import Annotation, annotation_json
@@ -82,3 +86,41 @@ def rows_of(points: Sequence[Point], policy: PolicyId) -> list[Row]:
         for point in points
         if policy in point.policies
     ]
+
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""Headings and rows."""
+
+TABLE_ROWS = 60
+
+
+def as_sheet(name: str, rows: Sequence[charts.Row], values: Sequence[str]) -> Sheet:
+    """Returns rows with the time in ISO 8601 and Unix seconds."""
+    return Sheet(
+        name=name,
+        columns=("time", "unix_s", *values),
+        rows=[
+            (
+                datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds"),
+                round(at, 3),
+                *(numbers.get(value) for value in values),
+            )
+            for at, numbers in rows
+        ],
+    )
+
+
+def as_table(spec: charts.ChartSpec, rows: Sequence[charts.Row]) -> Table:
+    """Returns about sixty evenly spaced rows, newest first, for people and screen readers."""
+    stride = max(1, -(-len(rows) // TABLE_ROWS))
+    newest = rows[-1][0] if rows else 0.0
+    sampled = rows[::-1][::stride]
+    heads = ("age", *(line.label for line in spec.lines))
+    body = [
+        (
+            formats.duration(newest - at),
+            *(scales.value_text(values.get(line.value), line.format or spec.format) for line in spec.lines),
+        )
+        for at, values in sampled
+    ]
+    return heads, body

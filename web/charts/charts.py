@@ -6,7 +6,6 @@ from typing import Any
 
 from astraflow.contract.reports.report import StreamReport
 from web.charts import scales
-from web.components.findings import FED_BELOW
 
 SERVER_DRAWN_ROWS = 150
 """Maximum number of points that the server draws; of a longer series it draws every second, third, ... point."""
@@ -199,9 +198,9 @@ def draw(spec: ChartSpec, rows: Sequence[Row], window: scales.Window, *, limit: 
     )
 
 
-def limit_of(spec: ChartSpec, stream: StreamReport) -> float | None:
+def limit_of(spec: ChartSpec, stream: StreamReport, *, fed_below: float) -> float | None:
     """Returns the value of the chart's threshold line for this stream; None for a chart without one."""
-    return {"wait": FED_BELOW, "buffer": float(stream.batch_groups), "ratio": 1.0}.get(spec.name)
+    return {"wait": fed_below, "buffer": float(stream.batch_groups), "ratio": 1.0}.get(spec.name)
 
 
 def thinned(rows: Sequence[Row], *, at_most: int = SERVER_DRAWN_ROWS) -> Sequence[Row]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from astraflow.contract.ids import PolicyId
+from web.charts.chart_data import TABLE_ROWS
 from web.charts.scales import WIDTH, Window
-from web.charts.series import TABLE_ROWS
 from web.components import formats
 from web.components.downloads import Sheet
 from web.history.points import MAX_CHARTED_NODES, Point

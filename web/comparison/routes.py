@@ -16,7 +16,7 @@ from web.components.downloads import FileFormat, sheet_response
 from web.database.tables import MAX_ID
 from web.history.report_json import report_from_json
 from web.requests.dependencies import PagesDep, RunIndexDep
-from web.requests.redirects import redirect_with_flash
+from web.requests.responses import redirect_with_flash
 from web.requests.run_lookup import RunIndex
 from web.runs.queries import MAX_STEPS
 from web.runs.training import SMALL_POINTS

@@ -8,7 +8,7 @@ from typing import Literal
 
 from astraflow.contract.training_metrics import TrainingMetric
 from web.charts import charts, scales
-from web.charts.series import TABLE_ROWS, Table
+from web.charts.chart_data import TABLE_ROWS, Table
 from web.comparison.queries import ComparedRun, differences
 from web.components import formats
 from web.components.downloads import Sheet
@@ -46,7 +46,7 @@ class Comparison:
 
     columns: tuple[ComparedColumn, ...]
     drawings: tuple[charts.Drawing, ...]
-    findings: tuple[str, ...]
+    insights: tuple[str, ...]
     """Titles of the drawings."""
     sections: tuple[training.MetricSection, ...]
     """Training metrics as small multiples; empty for a single chart."""
@@ -62,16 +62,16 @@ def comparison(
 ) -> Comparison:
     """Builds the page. only: name of a single chart to show; empty for all."""
     specs = [spec for spec in SPECS.values() if only in ("", spec.name)]
-    candidates = [(_drawing(spec, many, by), _spec_finding(spec, many)) for spec in specs]
+    candidates = [(_drawing(spec, many, by), _spec_insight(spec, many)) for spec in specs]
     metrics = compared_metrics(many)
     if not specs:
         candidates += [_large_metric(metric, many, by) for metric in metrics if metric.name == only]
     small = [(metric, training.small_chart(metric, _metric_lines(metric, many, by), by=by)) for metric in metrics]
-    shown = [(drawing, finding) for drawing, finding in candidates if any(line.path for line in drawing.lines)]
+    shown = [(drawing, insight) for drawing, insight in candidates if any(line.path for line in drawing.lines)]
     return Comparison(
         columns=tuple(_column(run, STYLES[index]) for index, run in enumerate(many)),
         drawings=tuple(drawing for drawing, _ in shown),
-        findings=tuple(finding for _, finding in shown),
+        insights=tuple(insight for _, insight in shown),
         sections=() if only else training.sections(small),
         differing_settings=tuple(
             (key, tuple(formats.MISSING if value is None else value for value in values))
@@ -186,7 +186,7 @@ def _large_metric(
 ) -> tuple[charts.Drawing, str]:
     lines = _metric_lines(metric, many, by)
     ends = [(line.points[-1][1], line.label) for line in lines if line.points]
-    return training.large_chart(metric, lines, by=by).drawing, _finding(ends, training.format_of(metric))
+    return training.large_chart(metric, lines, by=by).drawing, _insight(ends, training.format_of(metric))
 
 
 def _value_at(points: Sequence[tuple[float, float]], at: float) -> float | None:
@@ -259,7 +259,7 @@ def _pointer_points(points: Sequence[tuple[float, float | None]]) -> list[list[f
     return [[round(at, 1), rounded(value)] for at, value in shown]
 
 
-def _spec_finding(spec: charts.ChartSpec, many: Sequence[ComparedRun]) -> str:
+def _spec_insight(spec: charts.ChartSpec, many: Sequence[ComparedRun]) -> str:
     name = _line_of(spec).value
     ends = [
         (last, run.record.name)
@@ -267,10 +267,10 @@ def _spec_finding(spec: charts.ChartSpec, many: Sequence[ComparedRun]) -> str:
         if (last := next((value for _, row in reversed(run.rows) if (value := row.get(name)) is not None), None))
         is not None
     ]
-    return _finding(ends, spec.format)
+    return _insight(ends, spec.format)
 
 
-def _finding(ends: Sequence[tuple[float, str]], kind: str) -> str:
+def _insight(ends: Sequence[tuple[float, str]], kind: str) -> str:
     """Returns which run has the highest last value. ends: last value and name of each run."""
     if not ends:
         return "Nothing measured yet"

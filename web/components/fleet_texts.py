@@ -9,8 +9,7 @@ from typing import Literal
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.reports.report import NodeState, PoolReport, Report
 from web.components import formats
-from web.history.capacity import FleetPoint, fleet_point, mean_group_size, pending_nodes, pool_dollars
-from web.history.node_cache import node_cache
+from web.history.capacity import FleetPoint, fleet_point, mean_group_size, node_cache, pending_nodes, pool_dollars
 from web.history.points import Point, Series
 from web.history.time_ranges import DEFAULT_RANGE, NAMED_RANGES_S
 
@@ -35,7 +34,7 @@ def fleet_texts(report: Report, series: Series) -> TonedTexts:
         "price": (formats.dollars(price_of(series.window(PRICE_WINDOW_S))), ""),
         "price_note": (price_note(now, report), ""),
         "cost": (cost_text(now), ""),
-        f"balance/{DEFAULT_RANGE}": (balance_finding(points), ""),
+        f"balance/{DEFAULT_RANGE}": (balance_insight(points), ""),
     }
     texts = {f"fleet/{name}": text for name, text in live_texts.items()}
     for pool in report.pools:
@@ -43,7 +42,7 @@ def fleet_texts(report: Report, series: Series) -> TonedTexts:
     return texts
 
 
-def balance_finding(points: Sequence[Point]) -> str:
+def balance_insight(points: Sequence[Point]) -> str:
     """Returns the result of the chart of demand and capacity, as a sentence."""
     measured = [point.fleet for point in points if point.fleet.demand and point.fleet.ordered is not None]
     if not measured:

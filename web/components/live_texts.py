@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.records import render
 from astraflow.contract.reports.report import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
-from web.components import findings, formats
+from web.components import formats, insights
 from web.components.fleet_texts import fleet_texts
-from web.history.node_cache import node_cache
+from web.history.capacity import node_cache
 from web.history.points import Series
 from web.history.time_ranges import DEFAULT_RANGE, NAMED_RANGES_S
 from web.state.annotations import capitalized
@@ -79,21 +79,22 @@ def _stream_texts(report: Report, stream: StreamReport, series: Series) -> dict[
     newest = points[-1].policies.get(stream.policy) if points else None
     reward = newest.reward_average if newest else None
     wait = newest.wait if newest else None
-    verdict = findings.verdict(report, stream)
+    verdict, fed_below = insights.verdict(report, stream), insights.fed_below(report)
+    tone = insights.wait_tone(wait, fed_below=fed_below)
     live_texts = {
         "verdict": LiveText(text=verdict.headline, tone=verdict.tone),
         "verdict_note": LiveText(text=verdict.note),
         "reward": LiveText(text=formats.reward(reward)),
-        "reward_note": LiveText(text=findings.reward_note(stream.policy, points)),
+        "reward_note": LiveText(text=insights.reward_note(stream.policy, points)),
         "reward_last": LiveText(text=formats.reward(newest.reward if newest else None)),
         "reward_trained": LiveText(text=formats.reward(newest.reward_trained if newest else None)),
-        "wait": LiveText(text=formats.percent(wait), tone=findings.wait_tone(wait)),
-        "wait_note": LiveText(text=findings.wait_note(stream, wait), tone=findings.wait_tone(wait)),
+        "wait": LiveText(text=formats.percent(wait), tone=tone),
+        "wait_note": LiveText(text=insights.wait_note(stream, wait, fed_below=fed_below), tone=tone),
         "produced": LiveText(text=formats.rate(stream.produced_per_s)),
         "consumed": LiveText(text=formats.rate(stream.consumed_per_s)),
-        "rates_note": LiveText(text=findings.rates_note(stream)),
+        "rates_note": LiveText(text=insights.rates_note(stream)),
         "buffered": LiveText(text=formats.count(stream.groups.buffered)),
-        "buffer_note": LiveText(text=findings.buffer_note(stream)),
+        "buffer_note": LiveText(text=insights.buffer_note(stream)),
         "version": LiveText(text=f"v{stream.version}"),
         "steps": LiveText(text=formats.count(stream.training.steps)),
         "tokens_mean": LiveText(text=formats.rate(stream.training.tokens_mean)),
@@ -104,7 +105,7 @@ def _stream_texts(report: Report, stream: StreamReport, series: Series) -> dict[
         "dropped": LiveText(text=formats.count(sum(stream.groups.dropped.values()))),
         "redelivered": LiveText(text=formats.count(stream.training.redelivered)),
     }
-    titles = findings.chart_findings(stream.policy, stream, points)
+    titles = insights.chart_insights(report, stream, points)
     live_texts |= {f"{chart}/{DEFAULT_RANGE}": LiveText(text=title) for chart, title in titles.items()}
     return {f"{key}/{name}": text for name, text in live_texts.items()}
 

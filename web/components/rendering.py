@@ -17,15 +17,13 @@ from astraflow.contract.records import render
 from astraflow.runtime.clock import SystemClock
 from web.accounts.viewer import Viewer
 from web.components import formats
-from web.components.header import header_view
-from web.components.layout import NAVIGATION, PageLayout, PageSelection, layout
+from web.components.layout import NAVIGATION, PageLayout, PageSelection, header_view, layout
 from web.components.live_texts import LiveText
 from web.components.texts import may_scroll, visible
 from web.process_settings import Settings
 from web.security.flash import read_flash
 from web.security.path_prefix import with_prefix
-from web.security.resources import Resource
-from web.security.roles import Permission
+from web.security.roles import Permission, Resource
 from web.state.annotations import capitalized
 from web.state.fleet_state import FleetState
 from web.state.run_state import RunState

@@ -12,7 +12,7 @@ from astraflow.contract.plugins import PluginChange, PluginSpec
 from astraflow.contract.reports.report import FlowReport, Report, StreamReport
 from web.dataflow import commands as flow_commands
 from web.dataflow.stream_cards import pressure
-from web.dataflow.views import finding
+from web.dataflow.views import insight
 from web.requests.commands import Commands
 from web.requests.dependencies import CommandsDep, ReportDep, StateDep, ViewerDep
 from web.rest.common import (
@@ -67,7 +67,7 @@ class ArrowResponse(ResponseModel):
 class DataflowResponse(ResponseModel):
     """Dataflow graph, flows and streams."""
 
-    finding: str = Field(description="State of the dataflow, in one sentence.")
+    insight: str = Field(description="State of the dataflow, in one sentence.")
     flows: list[FlowReport] = Field(description="All flows.")
     streams: list[StreamResponse] = Field(description="Streams, one for each policy that is trained.")
     arrows: list[ArrowResponse] = Field(description="Edges of the graph.")
@@ -107,7 +107,7 @@ async def flows(report: ReportDep, state: StateDep) -> dict[str, Any]:
     """Returns flows, streams, and the graph's edges with counts and rates."""
     graph = build_graph(report.flows, report.streams, state.recent_counts.earliest, report.at)
     return {
-        "finding": finding(graph, "run"),
+        "insight": insight(graph, "run"),
         "flows": report.flows,
         "streams": [
             StreamResponse.values_of(stream, back_pressure=pressure(report, stream)[0]) for stream in report.streams

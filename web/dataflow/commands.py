@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from astraflow.contract.ids import FlowId
 from astraflow.contract.plugins import PluginChange
 from web.requests.commands import Commands
-from web.requests.redirects import reason_of
+from web.requests.responses import reason_of
 from web.security.audit_log import AuditedCommand
 from web.state.run_state import RunState
 

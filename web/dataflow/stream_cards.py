@@ -33,7 +33,7 @@ class StreamView:
     consumed: str
     pressure: str
     pressure_tone: str
-    finding: str
+    insight: str
     bars: tuple[AgeBar, ...]
 
 
@@ -52,7 +52,7 @@ def stream_view(stream: StreamReport, report: Report) -> StreamView:
         consumed=formats.rate(stream.consumed_per_s),
         pressure=text,
         pressure_tone=tone,
-        finding=_mix(stream),
+        insight=_mix(stream),
         bars=_bars(stream),
     )
 

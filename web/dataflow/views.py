@@ -39,7 +39,7 @@ TITLES = {
     "dropped": "Dropped",
 }
 
-MIN_FINDING_SHARE = 0.01
+MIN_INSIGHT_SHARE = 0.01
 """Share of groups from which a drop becomes the headline."""
 
 COLUMNS = ("from", "to", "groups", "last_minute", "per_s", "share", "reason")
@@ -97,7 +97,7 @@ class DataflowView:
     """View model of the page."""
 
     period: str
-    finding: str
+    insight: str
     span: str
     width: float
     height: float
@@ -122,7 +122,7 @@ def dataflow_view(report: Report, earlier: DataflowCounts | None, *, period: str
     paths = owner_paths(report)
     return DataflowView(
         period=period,
-        finding=finding(graph, period),
+        insight=insight(graph, period),
         span=formats.duration(graph.span_s) if graph.span_s else "",
         width=sankey.WIDTH,
         height=diagram.height,
@@ -151,7 +151,7 @@ def owner_paths(report: Report) -> dict[str, str]:
     return flows | streams
 
 
-def finding(graph: DataflowGraph, period: str) -> str:
+def insight(graph: DataflowGraph, period: str) -> str:
     """Returns the headline: the most frequent reason why groups do not reach a trainer."""
     finished = sum(_value(edge, period) for edge in graph.edges if graph.stage(edge.target).kind == "trajectories")
     suffix = " in the last minute" if period == "minute" else ""
@@ -163,7 +163,7 @@ def finding(graph: DataflowGraph, period: str) -> str:
         if target.kind == "dropped":
             drops[target.subject] = drops.get(target.subject, 0) + _value(edge, period)
     reason, number = max(drops.items(), key=lambda item: item[1], default=("", 0))
-    if number / finished < MIN_FINDING_SHARE:
+    if number / finished < MIN_INSIGHT_SHARE:
         return f"Nearly every group reaches its trainer{suffix}"
     meaning = DATAFLOW_REASONS.get(reason)
     cause = f"dropped ({meaning})" if meaning else f"dropped by the filter {reason}"

@@ -18,7 +18,7 @@ from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import render_cause, render_summary
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.reports.report import Event
-from web.live.followed_run import FollowedFleet
+from web.live.followed_fleet import FollowedFleet
 from web.state.run_state import RunState
 
 FLEET: Final = "fleet"

@@ -26,9 +26,9 @@ from web.decisions.queries import (
     recommendation_at,
 )
 from web.decisions.views import decision_groups, decision_row, decision_sheet, decision_view
-from web.live.followed_run import FollowedFleet
+from web.live.followed_fleet import FollowedFleet
 from web.process_settings import Settings, web_command
-from web.requests import conditional_requests
+from web.requests import responses
 from web.requests.dependencies import ControlDep, FleetDep, PagesDep, SettingsDep, StateDep
 from web.security.roles import Permission, needs
 
@@ -61,7 +61,7 @@ async def newer(
     filters, _ = _filter_from(request.query_params)
     count = await newer_count(control, fleet, filters, than)
     fragment = pages.page(request, "_newer.html", newer=count, most=PAGE_ENTRIES, newest=_newest(filters))
-    return conditional_requests.with_etag(request, fragment)
+    return responses.with_etag(request, fragment)
 
 
 @router.get("/decisions.{ending}")

@@ -1,13 +1,49 @@
 """Capacity of the fleet against demand, from one report."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import PoolId
 from astraflow.contract.reports.report import NodeState, PoolReport, Report
-from web.history.node_cache import node_cache
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+MAX_CACHED_RUNS = 8
+
+
+def node_cache(
+    key: Callable[Concatenate[Report, P], Hashable],
+) -> Callable[[Callable[Concatenate[Report, P], T]], Callable[Concatenate[Report, P], T]]:
+    """Caches a function of a report until the nodes of its run change.
+
+    key: returns everything else that the result depends on. Per run, only results for the latest nodes are retained.
+    """
+
+    def decorate(read: Callable[Concatenate[Report, P], T]) -> Callable[Concatenate[Report, P], T]:
+        cache: dict[str, tuple[object, dict[Hashable, Any]]] = {}
+
+        @wraps(read)
+        def cached(report: Report, /, *args: P.args, **more: P.kwargs) -> T:
+            if report.run not in cache or cache[report.run][0] is not report.nodes:
+                cache.pop(report.run, None)
+                cache[report.run] = report.nodes, {}
+                if len(cache) > MAX_CACHED_RUNS:
+                    del cache[next(iter(cache))]
+            answers, name = cache[report.run][1], key(report, *args, **more)
+            if name not in answers:
+                answers[name] = read(report, *args, **more)
+            answer: T = answers[name]
+            return answer
+
+        return cached
+
+    return decorate
+
 
 HOUR_S = 3600.0
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.reports.report import NodeState, Report, StreamReport
-from web.history.capacity import FLEET_VALUES, FleetPoint, fleet_point
-from web.history.node_cache import node_cache
+from web.history.capacity import FLEET_VALUES, FleetPoint, fleet_point, node_cache
 
 MAX_POINTS = 900
 AVERAGED_STEPS = 10

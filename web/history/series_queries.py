@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from sqlmodel import Session, col
 
 from web.database.tables import SeriesName
-from web.history.levels import LEVELS, MAX_VALUES, SECOND_LEVEL, Level
+from web.history.samples import LEVELS, MAX_VALUES, SECOND_LEVEL, Level
 
 Row = tuple[float, dict[str, float | None]]
 """Unix seconds, and the values by name; None if there is none."""

@@ -9,8 +9,7 @@ from sqlalchemy.dialects import sqlite
 from sqlmodel import Session, SQLModel, col
 
 from web.database.tables import SeriesName, SeriesRolled
-from web.history.levels import LEVELS, ROLL_UPS, SECOND_LEVEL, Level
-from web.history.samples import Sample, node_subject, training_subject
+from web.history.samples import LEVELS, ROLL_UPS, SECOND_LEVEL, Level, Sample, node_subject, training_subject
 
 SeriesIds = dict[tuple[str, str], int]
 """Series id by (subject, value), of one run."""

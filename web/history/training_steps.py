@@ -8,8 +8,7 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports.report import Report, StreamReport
 from astraflow.contract.training_metrics import MetricGroup, training_metric
 from web.history import series_queries
-from web.history.levels import SECOND_LEVEL
-from web.history.samples import Sample, training_subject
+from web.history.samples import SECOND_LEVEL, Sample, training_subject
 from web.history.series_queries import Row
 
 STEP = "step"

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable
 from astraflow.contract.errors import Conflict
 from web.launcher.options import with_join_address
 from web.launches.views import LaunchChoice
-from web.requests.cache import LaunchReply
-from web.requests.commands import Commands
+from web.requests.commands import Commands, LaunchReply
 from web.requests.run_lookup import Launches
 from web.security.audit_log import AuditedCommand, Facts
 

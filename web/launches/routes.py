@@ -25,7 +25,7 @@ from web.requests.dependencies import (
     PagesDep,
     ViewerDep,
 )
-from web.requests.redirects import DEFAULT_REASON, redirect_with_flash
+from web.requests.responses import DEFAULT_REASON, redirect_with_flash
 from web.requests.run_lookup import Launches
 from web.security.addresses import local_path
 from web.security.flash import Flash

@@ -19,7 +19,7 @@ from astraflow.runtime.folders.run_folders import RunFolder
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic
 from web.components.events import latest_events
-from web.components.header import header_texts, header_view
+from web.components.layout import header_texts, header_view
 from web.components.live_texts import LiveText
 from web.components.pool_cards import SHOWN_POOLS, pool_cards
 from web.components.rendering import PageRenderer
@@ -27,11 +27,10 @@ from web.database.db import Database
 from web.history.points import Point
 from web.history.recorder import Recorder
 from web.live.collector import Collector
-from web.live.fleet_poller import FleetPoller
+from web.live.followed_fleet import FleetPoller, FollowedFleet, MaintainerCache
 from web.live.frames import FrameBuilder
 from web.live.hub import Hub
 from web.live.live_nodes import LiveNodes
-from web.live.maintainer_cache import MaintainerCache
 from web.process_settings import Settings
 from web.state.fleet_state import FleetState
 from web.state.run_state import ConnectionState, RunState
@@ -47,32 +46,6 @@ DISCOVERY_INTERVAL_S = 2.0
 
 UNREACHABLE_ADDRESS = "127.0.0.1:1"
 """Address used while no run is known; every call to it fails as unreachable."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowedFleet:
-    """Fleet service of a followed run: its client and its newest state."""
-
-    settings: Settings
-    client: FleetPlaneClient | None
-    """None for a run without a fleet service."""
-    state: FleetState
-    poller: FleetPoller | None
-    """None for a run without a fleet service."""
-
-    def require_client(self) -> FleetPlaneClient:
-        """Returns the client of the fleet plane. Raises: Unavailable for a run without a fleet service."""
-        if self.client is None:
-            raise Unavailable(
-                "cannot reach a fleet service: none is configured; start one, and the page with --fleet HOST:PORT",
-                code="fleet.not_configured",
-            )
-        return self.client
-
-    @property
-    def now(self) -> float:
-        """Unix seconds."""
-        return self.state.clock.wall()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,7 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError, NotAuthenticated, Unavailable
-from web.accounts.accounts import Accounts
-from web.accounts.login_attempts import TooManyAttempts
+from web.accounts.accounts import Accounts, TooManyAttempts
 from web.accounts.openid_provider import PROVIDER_PATH
 from web.accounts.sign_on import FLOW_S
 from web.components.rendering import THEME_COOKIE, THEMES, PageRenderer

@@ -13,16 +13,16 @@ from astraflow.contract.fleet.plans import PlanId
 from astraflow.contract.records import render_summary
 from web.components.downloads import FileFormat, sheet_response
 from web.database.tables import MAX_ID
-from web.live.followed_run import FollowedFleet
+from web.live.followed_fleet import FollowedFleet
 from web.maintainer import commands as maintainer_commands
 from web.maintainer.transcript import transcript_sheet, transcript_view
 from web.maintainer.views import MODE_TEXTS, maintainer_view, note_rows, proposal_row
 from web.pools.pool_form import MOST_TEXT
 from web.pools.views import fleet_view
-from web.requests import conditional_requests
+from web.requests import responses
 from web.requests.commands import form_key
 from web.requests.dependencies import AdminsDep, CommandsDep, FleetDep, MaintainerDep, PagesDep
-from web.requests.redirects import redirect_with_flash
+from web.requests.responses import redirect_with_flash
 from web.security.flash import Flash
 from web.security.roles import Permission, ResourceKind, needs
 
@@ -102,7 +102,7 @@ async def show(
 @needs(Permission.READ)
 async def state(request: Request, pages: PagesDep, now: NowDep) -> Response:
     """Returns the status as a fragment, for the live page."""
-    return conditional_requests.with_etag(request, pages.page(request, "maintainer/_state.html", **now))
+    return responses.with_etag(request, pages.page(request, "maintainer/_state.html", **now))
 
 
 @router.get("/maintainer/recent")
@@ -111,7 +111,7 @@ async def recent(request: Request, pages: PagesDep, now: NowDep, noted: NotesDep
     """Returns recent decisions and notes as a fragment, for the live page."""
     notes, problem = noted
     part = pages.page(request, "maintainer/_recent.html", **now, notes=notes, notes_problem=problem)
-    return conditional_requests.with_etag(request, part)
+    return responses.with_etag(request, part)
 
 
 @router.get("/maintainer/newer")
@@ -121,7 +121,7 @@ async def newer(request: Request, pages: PagesDep, fleet: FleetDep, chain: Chain
     page, _ = await _transcript(fleet, limit=1)
     ordinal = page.entries[0].ordinal if page.entries else -1
     count = ordinal - than if page.chain == chain else ordinal + 1
-    return conditional_requests.with_etag(request, pages.page(request, "maintainer/_newer.html", newer=max(0, count)))
+    return responses.with_etag(request, pages.page(request, "maintainer/_newer.html", newer=max(0, count)))
 
 
 @router.get("/maintainer/transcript")

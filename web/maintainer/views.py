@@ -21,7 +21,7 @@ from astraflow.contract.records import render_summary
 from web.components import formats
 from web.components.formats import usd
 from web.decisions.views import KIND_TONES
-from web.live.maintainer_cache import MaintainerSnapshot
+from web.live.followed_fleet import MaintainerSnapshot
 from web.maintainer.scorecard import ScorecardView, scorecard_view
 from web.pools.plans import PlanView, plan_view
 from web.pools.views import KILL_TEXTS

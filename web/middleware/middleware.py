@@ -33,8 +33,7 @@ from web.security.request_bodies import (
     replay_body,
     without_nul,
 )
-from web.security.resources import Resource
-from web.security.roles import ROLES_BY_RANK, Permission, RequiredPermission, RoutePermissions
+from web.security.roles import ROLES_BY_RANK, Permission, RequiredPermission, Resource, RoutePermissions
 from web.static_files import FILES
 
 CLOSED_FOR_LOGIN = 4401

@@ -14,7 +14,7 @@ from starlette.types import Scope
 
 from astraflow.contract.errors import RateLimited
 from astraflow.runtime.clock import Clock
-from web.accounts.login_attempts import network_of
+from web.accounts.accounts import network_of
 from web.accounts.viewer import Viewer
 from web.process_settings import Settings
 

@@ -13,8 +13,7 @@ from astraflow.contract.ids import NodeId
 from web.live.followed_run import FollowedRun
 from web.requests.dependencies import ProcessParts, get_followed_run
 from web.security.request_bodies import Fields
-from web.security.resources import EVERYWHERE, Resource
-from web.security.roles import RequiredPermission, ResourceKind
+from web.security.roles import EVERYWHERE, RequiredPermission, Resource, ResourceKind
 from web.state.run_state import RunState
 
 NODE_FIELD = "node"

@@ -7,7 +7,7 @@ from astraflow.contract.fleet.instances import Instance, InstanceState
 from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.reports.report import NodeReport, NodeState
 from web.charts import scales
-from web.charts.series import as_sheet
+from web.charts.chart_data import as_sheet
 from web.components import formats
 from web.components.downloads import Sheet
 from web.components.live_sessions import LiveSessionsView, live_sessions, runs_agents
@@ -43,7 +43,7 @@ class Stage:
 class RateChart:
     """Episodes per second over time."""
 
-    finding: str
+    insight: str
     path: str
     area: str
     height: int
@@ -134,7 +134,7 @@ def rate_chart(history: Sequence[Row]) -> RateChart | None:
         line_points.append((window.x_of(at), axis.y_of(rate, CHART_HEIGHT)))
     mean = sum(rates) / len(rates)
     return RateChart(
-        finding=f"{formats.rate(mean)} episodes/s on average, {formats.rate(min(rates))} to {formats.rate(max(rates))}",
+        insight=f"{formats.rate(mean)} episodes/s on average, {formats.rate(min(rates))} to {formats.rate(max(rates))}",
         path=scales.path(line_points),
         area=scales.area(line_points, axis.y_of(0.0, CHART_HEIGHT)),
         height=CHART_HEIGHT,

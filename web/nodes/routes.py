@@ -17,7 +17,7 @@ from web.components.rendering import PageRenderer
 from web.history import series_queries
 from web.history.samples import NODE_VALUES, node_subject
 from web.launcher.launcher import Launcher, UnknownRun
-from web.live.followed_run import FollowedFleet
+from web.live.followed_fleet import FollowedFleet
 from web.live.live_nodes import LiveNodes
 from web.middleware.request_resources import pools_of_nodes
 from web.nodes.draining import drain_effect
@@ -36,11 +36,10 @@ from web.requests.dependencies import (
     StateDep,
 )
 from web.requests.range_points import HistorySource
-from web.requests.redirects import reason_of, redirect_with_flash, run_and_redirect
+from web.requests.responses import reason_of, redirect_with_flash, run_and_redirect
 from web.security.audit_log import AuditedCommand
 from web.security.flash import Flash
-from web.security.resources import Resource
-from web.security.roles import Permission, ResourceKind, needs
+from web.security.roles import Permission, Resource, ResourceKind, needs
 from web.state.node_table import NodeQuery
 
 router = APIRouter()

@@ -29,7 +29,7 @@ class ComparedFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowness:
-    """Finding about the speed of a node."""
+    """Insight about the speed of a node."""
 
     sentence: str
     tone: str
@@ -68,11 +68,11 @@ FIGURES = {
 
 
 def slowness(row: NodeRow, peers: Sequence[NodeRow]) -> Slowness:
-    """Returns the finding about a node's speed. peers: nodes of its pool."""
+    """Returns the insight about a node's speed. peers: nodes of its pool."""
     ready = [other for other in peers if other.node.state is NodeState.READY and other.node.id != row.node.id]
     own = {name: figure.read(row) for name, figure in FIGURES.items()}
     pool_median = {name: _median([figure.read(other) for other in ready]) for name, figure in FIGURES.items()}
-    cause, sentence, tone = _finding(row, own, pool_median, len(ready))
+    cause, sentence, tone = _insight(row, own, pool_median, len(ready))
     figures = [
         ComparedFigure(
             label=figure.label,
@@ -89,7 +89,7 @@ def slowness(row: NodeRow, peers: Sequence[NodeRow]) -> Slowness:
 _Figures = dict[str, float | None]
 
 
-def _finding(row: NodeRow, own: _Figures, pool_median: _Figures, peers: int) -> tuple[str, str, str]:
+def _insight(row: NodeRow, own: _Figures, pool_median: _Figures, peers: int) -> tuple[str, str, str]:
     """Returns the name of the figure that is the cause, the sentence, and its tone."""
     node = row.node
     silent = formats.duration(node.heartbeat_age_s)

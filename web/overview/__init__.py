@@ -1,5 +1,5 @@
 """Overview page of the run, and its charts at full width."""
 
-from web.overview import chart_routes, routes
+from web.overview import routes
 
-ROUTERS = (routes.router, chart_routes.router)
+ROUTERS = (routes.router,)

@@ -11,7 +11,6 @@ from typing import Any
 from astraflow.contract.reports.report import Report
 from web.charts import charts, scales
 from web.components import formats
-from web.components.findings import FED_BELOW
 from web.history.capacity import fleet_point
 from web.state.annotations import Annotation, AnnotationKind
 
@@ -59,8 +58,10 @@ class BalanceChart:
     """Values that the script needs to redraw the chart."""
 
 
-def balance(rows: Sequence[charts.Row], window: scales.Window, annotations: Sequence[Annotation]) -> BalanceChart:
-    """Draws the chart over rows of one policy, oldest first."""
+def balance(
+    rows: Sequence[charts.Row], window: scales.Window, annotations: Sequence[Annotation], *, fed_below: float
+) -> BalanceChart:
+    """Draws the chart over rows of one policy, oldest first. fed_below: wait fraction of a fed trainer."""
     shown = [(at, values) for at, values in rows if window.start <= at <= window.end]
     axis = _axis(shown)
     height = charts.BALANCE.height
@@ -70,7 +71,7 @@ def balance(rows: Sequence[charts.Row], window: scales.Window, annotations: Sequ
         for name in ("demand", "ready", "ordered", "low", "high", "aimed")
     }
     wait_axis = _wait_axis(shown)
-    fed, waits = _bars(shown, window, wait_axis)
+    fed, waits = _bars(shown, window, wait_axis, fed_below)
     return BalanceChart(
         paths={
             "band": _between(lines["high"], lines["low"]),
@@ -88,9 +89,9 @@ def balance(rows: Sequence[charts.Row], window: scales.Window, annotations: Sequ
         x_ticks=scales.x_ticks(window),
         wait_ticks=tuple(
             (wait_axis.y_of(tick, WAIT_HEIGHT), scales.tick_text(tick, "percent"))
-            for tick in (wait_axis.high, FED_BELOW)
+            for tick in (wait_axis.high, fed_below)
         ),
-        limit_y=wait_axis.y_of(FED_BELOW, WAIT_HEIGHT),
+        limit_y=wait_axis.y_of(fed_below, WAIT_HEIGHT),
         annotations=annotation_marks(annotations, window),
         latest=_latest(shown),
         options={
@@ -98,7 +99,7 @@ def balance(rows: Sequence[charts.Row], window: scales.Window, annotations: Sequ
             "end": None if window.is_moving else window.end,
             "height": height,
             "waitHeight": WAIT_HEIGHT,
-            "fedBelow": FED_BELOW,
+            "fedBelow": fed_below,
         },
     )
 
@@ -163,7 +164,7 @@ def _wait_axis(rows: Sequence[charts.Row]) -> scales.Axis:
     return scales.Axis(low=0.0, high=max(1, ceil(max(waits, default=0.0) / WAIT_AXIS_STEP)) * WAIT_AXIS_STEP, ticks=())
 
 
-def _bars(rows: Sequence[charts.Row], window: scales.Window, axis: scales.Axis) -> tuple[str, str]:
+def _bars(rows: Sequence[charts.Row], window: scales.Window, axis: scales.Axis, fed_below: float) -> tuple[str, str]:
     """Returns the SVG paths of the bars up to the fed limit and above it. A bar is the mean wait of its slot."""
     slots: dict[int, list[float]] = {}
     previous_at = 0.0
@@ -182,7 +183,7 @@ def _bars(rows: Sequence[charts.Row], window: scales.Window, axis: scales.Axis) 
         mean = sum(slot_waits) / len(slot_waits)
         top = min(axis.y_of(mean, WAIT_HEIGHT), WAIT_HEIGHT - 1.0)
         bar = f"M{slot * width + 0.6:.1f} {WAIT_HEIGHT}V{top:.1f}h{width - 1.2:.1f}V{WAIT_HEIGHT}Z"
-        (fed if mean <= FED_BELOW else waits).append(bar)
+        (fed if mean <= fed_below else waits).append(bar)
     return "".join(fed), "".join(waits)
 
 

@@ -9,9 +9,9 @@ from astraflow.contract.reports.report import FlowReport, Report, StreamReport
 from web.charts import charts, scales
 from web.charts.chart_data import chart_data, lags_over, rows_of
 from web.charts.version_lag import NodeLagRow, version_lag
-from web.components import findings
+from web.components import insights
 from web.components.events import EventRow, latest_events
-from web.components.fleet_texts import balance_finding
+from web.components.fleet_texts import balance_insight
 from web.components.layout import PageSelection
 from web.components.live_texts import LiveText
 from web.components.pool_cards import SHOWN_POOLS, PoolCard, pool_cards
@@ -69,17 +69,17 @@ def overview(
     own = [point for point in points if stream.policy in point.policies]
     rows = rows_of(own, stream.policy)
     lag_rows = version_lag(stream.policy, points, window, bound=stream.max_staleness)
-    drawings = {spec.name: _draw(spec, rows, window, stream) for spec in charts.CHARTS.values()}
+    drawings = {spec.name: _draw(spec, rows, window, report, stream) for spec in charts.CHARTS.values()}
     cards = pool_cards(report)
     return Overview(
         policy=stream.policy,
         stream=stream,
         span=choice.span,
         query=choice.query,
-        balance=balance(rows, window, annotations),
+        balance=balance(rows, window, annotations, fed_below=insights.fed_below(report)),
         gauge=gauge(report),
         drawings=drawings,
-        sparks={name: _draw(_spark(name), rows, window, stream) for name in SPARKS},
+        sparks={name: _draw(_spark(name), rows, window, report, stream) for name in SPARKS},
         lag_rows=lag_rows,
         window_s=choice.range_s,
         x_ticks=scales.x_ticks(window),
@@ -103,7 +103,7 @@ def draw_chart(report: Report, points: Sequence[Point], choice: PageSelection, n
     """Draws one chart of a policy."""
     stream = next(stream for stream in report.streams if stream.policy == choice.policy)
     window = scales.span_of([point.at for point in points], choice.span)
-    return _draw(charts.ALL_CHARTS[name], rows_of(points, stream.policy), window, stream)
+    return _draw(charts.ALL_CHARTS[name], rows_of(points, stream.policy), window, report, stream)
 
 
 def chart_titles(report: Report, points: Sequence[Point], choice: PageSelection) -> dict[str, LiveText]:
@@ -111,15 +111,15 @@ def chart_titles(report: Report, points: Sequence[Point], choice: PageSelection)
     if choice.range == DEFAULT_RANGE:
         return {}
     stream = next(stream for stream in report.streams if stream.policy == choice.policy)
-    titles = findings.chart_findings(stream.policy, stream, points)
+    titles = insights.chart_insights(report, stream, points)
     live_texts = {f"policy/{stream.policy}/{name}/{choice.range}": LiveText(text=text) for name, text in titles.items()}
-    return {**live_texts, f"fleet/balance/{choice.range}": LiveText(text=balance_finding(points))}
+    return {**live_texts, f"fleet/balance/{choice.range}": LiveText(text=balance_insight(points))}
 
 
 def _draw(
-    spec: charts.ChartSpec, rows: Sequence[charts.Row], window: scales.Window, stream: StreamReport
+    spec: charts.ChartSpec, rows: Sequence[charts.Row], window: scales.Window, report: Report, stream: StreamReport
 ) -> charts.Drawing:
-    return charts.draw(spec, rows, window, limit=charts.limit_of(spec, stream))
+    return charts.draw(spec, rows, window, limit=charts.limit_of(spec, stream, fed_below=insights.fed_below(report)))
 
 
 def _spark(name: str) -> charts.ChartSpec:

@@ -12,7 +12,7 @@ from astraflow.contract.fleet.pools import FleetStatus, Pool
 from astraflow.contract.ids import PoolId
 from web.decisions.queries import DecisionEntry, entry_of
 from web.decisions.schemas import DecisionResponse, FaultInjectionResponse
-from web.live.followed_run import FollowedFleet
+from web.live.followed_fleet import FollowedFleet
 from web.pools.requests import (
     FaultInjectionRequest,
     KillSwitchRequest,

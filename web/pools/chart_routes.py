@@ -14,8 +14,7 @@ from web.middleware.middleware import FORM_TOKEN
 from web.pools.instances import launch_delay_sheet, launch_delays
 from web.pools.pool_form import bounds_from, number_from
 from web.pools.queries import DEFAULT_HOURS, MAX_MEASURED_INSTANCES, PoolDep, PoolPageDep
-from web.pools.what_if import BoundsComparison, compare_bounds
-from web.pools.what_if_view import what_if_sheet, what_if_view
+from web.pools.what_if import BoundsComparison, compare_bounds, what_if_sheet, what_if_view
 from web.requests.dependencies import ControlDep, FleetDep
 from web.security.roles import Permission, needs
 

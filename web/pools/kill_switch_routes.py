@@ -12,7 +12,7 @@ from astraflow.contract.records import render_summary
 from web.pools.views import fleet_view
 from web.requests.commands import form_key
 from web.requests.dependencies import AdminsDep, CommandsDep, FleetDep, PagesDep, ViewerDep
-from web.requests.redirects import redirect_with_flash
+from web.requests.responses import redirect_with_flash
 from web.security.flash import Flash
 from web.security.roles import Permission, ResourceKind, needs
 

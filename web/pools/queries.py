@@ -17,7 +17,7 @@ from web.decisions.queries import DecisionFilter, decision_page
 from web.decisions.views import decision_groups, decision_row
 from web.pools.instances import instance_row, launch_delays, spot_share, unfinished_launches
 from web.pools.views import MODE_TEXTS, fleet_view, pool_row
-from web.requests import conditional_requests
+from web.requests import responses
 from web.requests.commands import Commands, form_key
 from web.requests.dependencies import AdminsDep, CommandsDep, FleetDep
 
@@ -106,7 +106,7 @@ class PoolPage:
         """First half of the ETag, from known state only; when it changes, everything else is read again."""
         run, pool = self.commands.run, self.pool
         now, fleet, report = run.fleet.now, fleet_view(run.fleet), run.state.report
-        return conditional_requests.source_tag(
+        return responses.source_tag(
             run.name,
             self.commands.viewer,
             replace(pool, usd_today=0.0),  # grows all the time; its shown part is in the row

@@ -18,10 +18,10 @@ from web.pools.plans import plan_view
 from web.pools.pool_form import MOST_TEXT, number_from, spec_from
 from web.pools.queries import PoolDep, PoolPageDep
 from web.pools.views import fleet_view, pool_row, pool_sheet
-from web.requests import conditional_requests
+from web.requests import responses
 from web.requests.commands import Commands, form_key
 from web.requests.dependencies import AdminsDep, CommandsDep, FleetDep, PagesDep
-from web.requests.redirects import redirect_with_flash
+from web.requests.responses import redirect_with_flash
 from web.security.flash import Flash, Undo
 from web.security.roles import Permission, ResourceKind, needs
 
@@ -41,7 +41,7 @@ async def show(request: Request, pages: PagesDep, fleet: FleetDep) -> Response:
 @needs(Permission.READ)
 async def table(request: Request, pages: PagesDep, fleet: FleetDep) -> Response:
     """Returns the figures and the table as a fragment, for the live page."""
-    return conditional_requests.with_etag(
+    return responses.with_etag(
         request, pages.page(request, "pools/_fleet.html", fleet=fleet_view(fleet), scopes=KillScope)
     )
 
@@ -222,7 +222,7 @@ async def change(request: Request, commands: CommandsDep, stored_pool: PoolDep, 
 async def show_now(request: Request, pages: PagesDep, pool_page: PoolPageDep) -> Response:
     """Returns the live parts of the pool's page. Reads instances and journal only when the source tag has changed."""
     tag = pool_page.source_tag
-    return conditional_requests.not_modified(request, tag) or conditional_requests.with_etag(
+    return responses.not_modified(request, tag) or responses.with_etag(
         request, pages.page(request, "pools/_live.html", **await pool_page.context()), source=tag
     )
 

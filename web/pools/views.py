@@ -10,7 +10,7 @@ from web.components import formats
 from web.components.downloads import Sheet
 from web.components.formats import usd
 from web.components.texts import cause_counts
-from web.live.followed_run import FollowedFleet
+from web.live.followed_fleet import FollowedFleet
 from web.process_settings import start_command, web_command
 from web.state.fleet_state import FleetConnection
 
@@ -98,8 +98,8 @@ class FleetView:
     problems: tuple[str, ...] = ()
     rows: tuple[PoolRow, ...] = ()
     nodes: str = ""
-    finding: str = ""
-    finding_tone: str = ""
+    insight: str = ""
+    insight_tone: str = ""
 
     @property
     def has_status(self) -> bool:
@@ -124,7 +124,7 @@ def fleet_view(fleet: FollowedFleet) -> FleetView:
     if status is None:
         return connection_view
     rows = tuple(pool_row(pool, now=now) for pool in status.pools)
-    finding, tone = _finding(status.kill, rows, status.problems)
+    insight, tone = _insight(status.kill, rows, status.problems)
     return FleetView(
         connection=connection_view.connection,
         problem=connection_view.problem,
@@ -145,8 +145,8 @@ def fleet_view(fleet: FollowedFleet) -> FleetView:
         problems=status.problems,
         rows=rows,
         nodes=f"{sum(row.ready for row in rows)} of {sum(row.target for row in rows)}",
-        finding=finding,
-        finding_tone=tone,
+        insight=insight,
+        insight_tone=tone,
     )
 
 
@@ -232,7 +232,7 @@ def pool_sheet(pools: Sequence[Pool], *, now: float) -> Sheet:
     return Sheet(name="astraflow-pools", columns=COLUMNS, rows=rows)
 
 
-def _finding(kill: KillScope, rows: Sequence[PoolRow], problems: Sequence[str]) -> tuple[str, str]:
+def _insight(kill: KillScope, rows: Sequence[PoolRow], problems: Sequence[str]) -> tuple[str, str]:
     if kill is not KillScope.NONE:
         return f"The kill switch is {KILL_TEXTS[kill]}", "bad"
     if problems:

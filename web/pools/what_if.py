@@ -1,13 +1,19 @@
-"""What-if comparison: replays dataflow's record with other bounds of a pool, and with the current ones."""
+"""What-if comparison: replays of dataflow's record with other bounds of a pool and with the current ones."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.fleet.pools import Pool
 from astraflow.contract.fleet.recommendations import PoolRecommendation, WhatIfAnswer, WhatIfQuestion
+from web.charts import charts, scales
+from web.charts.chart_data import as_sheet
+from web.components import formats
+from web.components.downloads import Sheet
+from web.components.formats import usd
 
 MIN_MINUTE_POINTS = 5
 """Minimum points by the minute; shorter records are replayed by the second."""
@@ -62,3 +68,106 @@ def figures(answers: BoundsComparison, of: str) -> Sequence[float]:
         "usd": (changed.dollars, current.dollars, current.recorded_dollars),
         "wait": (changed.wait, current.wait, current.recorded_wait),
     }[of]
+
+
+SPEC = charts.ChartSpec(
+    name="what-if",
+    label="Target of the pool, in nodes",
+    lines=(
+        charts.Line(value="then", label="with these bounds", style="main"),
+        charts.Line(value="now", label="with current bounds", style="second"),
+    ),
+    format="count",
+    at_least=4.0,
+    limit_label="max nodes",
+    height=176,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfView:
+    """View model of the comparison."""
+
+    insight: str
+    drawing: charts.Drawing
+    rows: tuple[tuple[str, str, str, str], ...]
+    """Figure, recorded value, value with current bounds, value with these bounds."""
+    steps: tuple[tuple[str, str, str], ...]
+    """Targets as a table: elapsed time, with current bounds, with these bounds."""
+    note: str
+
+
+def what_if_view(answers: BoundsComparison, *, max_nodes: int) -> WhatIfView:
+    """Builds the chart and its table."""
+    began, ended = answers.changed.began_at, answers.changed.ended_at
+    lines = {"then": answers.recommendations(answers.changed), "now": answers.recommendations(answers.current)}
+    rows = _rows(lines["then"], lines["now"], began, ended)
+    window = scales.window_of(began, ended, None)
+    changes = [rows[0], *(later for earlier, later in pairwise(rows) if earlier[1] != later[1])]
+    return WhatIfView(
+        insight=_insight(answers),
+        drawing=charts.draw(SPEC, rows, window, limit=float(max_nodes)),
+        rows=(
+            ("Trainer waits", *_texts(answers, "wait", formats.percent)),
+            ("Node hours", *_texts(answers, "node_hours", formats.rate)),
+            ("Cost, all pools", *_texts(answers, "usd", usd)),
+        ),
+        steps=tuple(
+            (
+                formats.duration(at - began) if at > began else "start",
+                formats.count(values["now"]),
+                formats.count(values["then"]),
+            )
+            for at, values in changes
+        ),
+        note=(
+            f"Replayed over {formats.several(answers.changed.reports, 'report')} of the last "
+            f"{formats.duration(ended - began)}. Waits include only those caused by too few nodes."
+        ),
+    )
+
+
+def what_if_sheet(answers: BoundsComparison) -> Sheet:
+    """Returns both lines as a sheet: a row for each time at which a target changes, and for the two ends."""
+    lines = {"then": answers.recommendations(answers.changed), "now": answers.recommendations(answers.current)}
+    rows = _rows(lines["then"], lines["now"], answers.changed.began_at, answers.changed.ended_at)
+    return as_sheet(f"astraflow-what-if-{answers.pool}", rows, [line.value for line in SPEC.lines])
+
+
+def _insight(answers: BoundsComparison) -> str:
+    then, now, _ = figures(answers, "wait")
+    hours, hours_now, _ = figures(answers, "node_hours")
+    cost = hours - hours_now
+    if abs(then - now) < 0.001 and abs(cost) < 0.005:
+        return "These bounds would have made no difference"
+    is_equal = formats.percent(then) == formats.percent(now)
+    waits = (
+        f"{formats.percent(then)} either way"
+        if is_equal
+        else f"{formats.percent(then)} instead of {formats.percent(now)}"
+    )
+    more = "more" if cost > 0 else "fewer"
+    return f"With these bounds the trainer waits {waits}, for {formats.rate(abs(cost))} node hours {more}"
+
+
+def _texts(answers: BoundsComparison, name: str, text: Callable[[float], str]) -> tuple[str, str, str]:
+    then, now, recorded = figures(answers, name)
+    return text(recorded), text(now), text(then)
+
+
+def _rows(
+    then: Sequence[PoolRecommendation], now: Sequence[PoolRecommendation], began: float, ended: float
+) -> list[charts.Row]:
+    """Returns both target lines as steps; a target holds until the next recommendation."""
+    times = sorted({recommendation.at for recommendation in (*then, *now)} | {began, ended})
+    rows: list[charts.Row] = []
+    for at in times:
+        if rows:
+            rows.append((at, rows[-1][1]))
+        rows.append((at, {"then": _target(then, at), "now": _target(now, at)}))
+    return rows
+
+
+def _target(sizes: Sequence[PoolRecommendation], at: float) -> float | None:
+    earlier = [recommendation for recommendation in sizes if recommendation.at <= at]
+    return float(earlier[-1].target) if earlier else (float(sizes[0].target) if sizes else None)

@@ -23,13 +23,12 @@ from web.database.db import Database
 from web.history.recorder import Recorder
 from web.launcher.catalogue import Catalogue
 from web.launcher.launcher import Launcher
-from web.live.followed_run import FollowedFleet, FollowedRun, FollowedRuns
+from web.live.followed_fleet import FollowedFleet, MaintainerCache
+from web.live.followed_run import FollowedRun, FollowedRuns
 from web.live.hub import Hub
 from web.live.live_nodes import LiveNodes
-from web.live.maintainer_cache import MaintainerCache
 from web.process_settings import Settings
-from web.requests.cache import ProcessCache
-from web.requests.commands import Commands
+from web.requests.commands import Commands, ProcessCache
 from web.requests.range_points import HistorySource
 from web.requests.run_lookup import Launches, RunId, RunIndex, ShownRun
 from web.security.addresses import own_address

@@ -20,7 +20,7 @@ from web.launcher.catalogue import Catalogue
 from web.launcher.launcher import Launcher
 from web.live.followed_run import FollowedRun, FollowedRuns
 from web.process_settings import Settings
-from web.requests.cache import BoundedCache
+from web.requests.commands import BoundedCache
 from web.state.annotations import ANNOTATION_KINDS, Annotation
 from web.state.run_state import RunState
 

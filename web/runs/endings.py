@@ -33,7 +33,7 @@ class EndingsChart:
 
     shares: tuple[EndingShare, ...]
     """From the bottom up."""
-    finding: str
+    insight: str
     x_ticks: tuple[tuple[float, str], ...]
     options: Mapping[str, Any]
     height: int = HEIGHT
@@ -72,7 +72,7 @@ def endings_chart(rows: Sequence[Row]) -> EndingsChart | None:
     most = max(endings, key=lambda ending: points[-1][1].get(ending, 0.0))
     return EndingsChart(
         shares=tuple(drawn),
-        finding=f"Most interactions ended as: {most.label}, {formats.percent(points[-1][1].get(most, 0.0))}",
+        insight=f"Most interactions ended as: {most.label}, {formats.percent(points[-1][1].get(most, 0.0))}",
         x_ticks=tuple(scales.step_ticks(window)),
         options={
             "start": window.start,

@@ -11,8 +11,7 @@ from astraflow.contract.errors import Unavailable
 from astraflow.contract.reports.report import Report
 from astraflow.contract.training_metrics import training_metric
 from web.charts import charts
-from web.charts.chart_data import rows_of
-from web.charts.series import as_sheet
+from web.charts.chart_data import as_sheet, rows_of
 from web.charts.version_lag import lag_sheet
 from web.components.downloads import FileFormat, sheet_response
 from web.components.layout import page_selection

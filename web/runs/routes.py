@@ -1,23 +1,27 @@
-"""`/runs`: the list of recorded runs, and one run's page with its trajectories."""
+"""`/runs`: the list of recorded runs, one run's page with its trajectories, and its charts with tables and files."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
+from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError, Unavailable
+from astraflow.contract.training_metrics import training_metric
 from web.components.downloads import FileFormat, sheet_response
 from web.launcher.launcher import Launcher, UnknownRun
-from web.requests import conditional_requests
+from web.requests import responses
 from web.requests.dependencies import AdminsDep, LauncherDep, PagesDep, RunIndexDep, ShownRunDep
 from web.requests.run_lookup import RunIndex, ShownRun
 from web.runs import list_view
 from web.runs.evaluations import EvaluationTable, evaluation_tables
 from web.runs.list_queries import STATES, run_list_query, runs_page
-from web.runs.queries import load_run_view, load_run_view_and_history, time_range_from
-from web.runs.training import SMALL_POINTS, training_view
-from web.runs.views import RunView
+from web.runs.queries import MAX_STEPS, load_run_view, load_run_view_and_history, time_range_from
+from web.runs.sheets import LABELS, has_chart, recorded_metric, run_sheet, run_table
+from web.runs.training import SMALL_POINTS, TRAINING, large_chart, metric_insight, run_line, training_view
+from web.runs.views import RUN_CHARTS, SHOWN_POINTS, RunHistory, RunView
 from web.security.roles import Permission, needs
 from web.trajectories.filters import SampleFilter
 from web.trajectories.queries import RunSamples, reward_spread, samples_of_run
@@ -56,9 +60,7 @@ async def show(request: Request, pages: PagesDep, index: RunIndexDep, admins: Ad
 @needs(Permission.READ)
 async def show_table(request: Request, pages: PagesDep, index: RunIndexDep) -> Response:
     """Returns the table as a fragment, for the live page."""
-    return conditional_requests.with_etag(
-        request, pages.page(request, "runs/_table.html", **await _listed(request, index))
-    )
+    return responses.with_etag(request, pages.page(request, "runs/_table.html", **await _listed(request, index)))
 
 
 @router.get("/runs.{ending}")
@@ -95,7 +97,7 @@ async def show_run(
 async def show_progress(request: Request, shown: ShownRunDep, policy: str = "") -> Response:
     """Returns the server-rendered charts (trainer time, versions, timeline) as a fragment, for the live page."""
     view = await load_run_view(shown, policy, span=time_range_from(request.query_params))
-    return conditional_requests.with_etag(request, shown.run.pages.page(request, "runs/_progress_live.html", view=view))
+    return responses.with_etag(request, shown.run.pages.page(request, "runs/_progress_live.html", view=view))
 
 
 @router.get("/runs/{run_id}/accounting")
@@ -103,7 +105,7 @@ async def show_progress(request: Request, shown: ShownRunDep, policy: str = "") 
 async def show_accounting(request: Request, shown: ShownRunDep, policy: str = "") -> Response:
     """Returns the accounting tables as a fragment, for the live page."""
     view = await load_run_view(shown, policy, at_most=1)
-    return conditional_requests.with_etag(request, shown.run.pages.page(request, "_accounting.html", view=view))
+    return responses.with_etag(request, shown.run.pages.page(request, "_accounting.html", view=view))
 
 
 @router.get("/runs/{run_id}/evaluations")
@@ -112,7 +114,7 @@ async def show_evaluations(request: Request, shown: ShownRunDep) -> Response:
     """Returns the newest evaluation rounds as a fragment, for the live page."""
     view = await load_run_view(shown, "", at_most=1)
     rounds = await _rounds(await _sample_source(shown), None)
-    return conditional_requests.with_etag(
+    return responses.with_etag(
         request, shown.run.pages.page(request, "runs/_evaluations.html", view=view, rounds=rounds)
     )
 
@@ -171,3 +173,77 @@ async def _rounds(samples: RunSamples | Unavailable, before: int | None) -> Roun
     older = rounds[-1].round if len(rounds) == PAGE_ROUNDS else None
     tables = evaluation_tables(rounds)
     return RoundPage(tables=tables, before=before, older=older, record_note=samples.record_note)
+
+
+ChartName = Annotated[str, Path(max_length=80)]
+
+
+@router.get("/runs/{run_id}/charts/{name}.{ending}")
+@needs(Permission.READ)
+async def export_chart(
+    request: Request, shown: ShownRunDep, name: ChartName, ending: FileFormat, policy: str = ""
+) -> Response:
+    """Returns the chart's series for the time range in the address, by default the whole run, as a file."""
+    view, past = await _load_chart(request, shown, name, policy, training_at_most=MAX_STEPS)
+    return sheet_response(run_sheet(view, past, name), ending)
+
+
+@router.get("/runs/{run_id}/training.{ending}")
+@needs(Permission.READ)
+async def export_training(request: Request, shown: ShownRunDep, ending: FileFormat, policy: str = "") -> Response:
+    """Returns all training metrics for the time range in the address, one row for each step, as a file."""
+    view, past = await load_run_view_and_history(
+        shown, policy, span=time_range_from(request.query_params), training_at_most=MAX_STEPS
+    )
+    return await asyncio.to_thread(lambda: sheet_response(run_sheet(view, past, TRAINING), ending))
+
+
+@router.get("/runs/{run_id}/training")
+@needs(Permission.READ)
+async def show_training(request: Request, shown: ShownRunDep, policy: str = "") -> Response:
+    """Returns the small multiples of the training metrics as a fragment, for the live page."""
+    span = time_range_from(request.query_params)
+    view, past = await load_run_view_and_history(shown, policy, span=span, training_at_most=SMALL_POINTS)
+    training = training_view(past.training)
+    return responses.with_etag(
+        request, shown.run.pages.page(request, "runs/_training.html", view=view, training=training)
+    )
+
+
+@router.get("/runs/{run_id}/charts/{name}")
+@needs(Permission.READ)
+async def show_chart(request: Request, shown: ShownRunDep, name: ChartName, policy: str = "") -> Response:
+    """Shows the chart in full width with its table."""
+    view, past = await _load_chart(request, shown, name, policy, training_at_most=SHOWN_POINTS)
+    heads, body = run_table(view, past, name)
+    metric = recorded_metric(past, name)
+    line = None if metric is None else run_line(metric, past.training)
+    return shown.run.pages.page(
+        request,
+        "runs/chart.html",
+        page="runs",
+        live_texts=shown.run.frames.live_texts if view.is_live else {},
+        view=view,
+        name=name,
+        label=LABELS.get(name, name),
+        metric=None if name in RUN_CHARTS else metric,
+        metric_chart=None if metric is None or line is None else large_chart(metric, [line]),
+        insight="" if metric is None or line is None else metric_insight(metric, line),
+        heads=heads,
+        rows=body,
+    )
+
+
+async def _load_chart(
+    request: Request, shown: ShownRun, name: str, policy: str, *, training_at_most: int
+) -> tuple[RunView, RunHistory]:
+    """Returns the run with the figures of a chart. Raises: HTTPException for an unknown run or chart."""
+    view, past = await load_run_view_and_history(
+        shown,
+        policy,
+        span=time_range_from(request.query_params),
+        training_at_most=training_at_most if training_metric(name) is not None else 0,
+    )
+    if not has_chart(past, name):
+        raise HTTPException(404, f"No chart with this name. Charts of a run: {', '.join(LABELS)}.")
+    return view, past

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from astraflow.contract.training_metrics import TRAINING_METRICS, TrainingMetric
 from web.charts import charts
-from web.charts.series import TABLE_ROWS, Table, as_sheet, as_table
+from web.charts.chart_data import TABLE_ROWS, Table, as_sheet, as_table
 from web.charts.version_lag import LAG_COLUMNS
 from web.components import formats
 from web.components.downloads import Sheet

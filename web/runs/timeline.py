@@ -28,7 +28,7 @@ class Timeline:
     """Drawing of the timeline."""
 
     shares: tuple[Share, ...]
-    finding: str
+    insight: str
     legend: tuple[tuple[str, str], ...]
     """Each part with its share of the time."""
     intervals: tuple[tuple[float, float, Mapping[str, float]], ...]
@@ -56,7 +56,7 @@ def timeline(rows: Sequence[tuple[float, Mapping[str, float | None]]], window: W
             intervals.append((begin, end, spent))
         sums = {part: sums[part] + spent[part] for part in PARTS}
         begin, previous = end, current
-    return Timeline(shares=tuple(shares), finding=_finding(sums), legend=_legend(sums), intervals=tuple(intervals))
+    return Timeline(shares=tuple(shares), insight=_insight(sums), legend=_legend(sums), intervals=tuple(intervals))
 
 
 def _seconds(numbers: Mapping[str, float | None]) -> dict[str, float] | None:
@@ -82,7 +82,7 @@ def _legend(sums: dict[str, float]) -> tuple[tuple[str, str], ...]:
     return tuple((part, formats.percent(sums[part] / total) if total else formats.MISSING) for part in PARTS)
 
 
-def _finding(sums: dict[str, float]) -> str:
+def _insight(sums: dict[str, float]) -> str:
     total = sum(sums.values())
     if not total:
         return "No step timed yet"

@@ -12,13 +12,13 @@ from astraflow.contract.training_metrics import (
     training_metric,
 )
 from web.charts import charts, scales
-from web.charts.series import TABLE_ROWS, Table, as_sheet
+from web.charts.chart_data import TABLE_ROWS, Table, as_sheet
 from web.components import formats
 from web.components.downloads import Sheet
+from web.components.insights import change_insight
 from web.history.points import rounded
 from web.history.training_steps import STEP
 from web.runs.endings import EndingsChart, endings_chart
-from web.runs.findings import change_finding
 
 TRAINING = "training"
 """Name of all training metrics together, among the charts of a run."""
@@ -129,10 +129,10 @@ def large_chart(metric: TrainingMetric, lines: Sequence[MetricLine], *, by: str 
     return _chart(metric, lines, axis, window, y_ticks, x_ticks, height=LARGE_HEIGHT, by=by)
 
 
-def metric_finding(metric: TrainingMetric, line: MetricLine) -> str:
+def metric_insight(metric: TrainingMetric, line: MetricLine) -> str:
     """Returns the title of a run's chart: the change over the shown steps."""
     kind, values = format_of(metric), [value for _, value in line.points]
-    return change_finding(metric.label, values, lambda value: scales.value_text(value, kind))
+    return change_insight(metric.label, values, lambda value: scales.value_text(value, kind))
 
 
 def metric_sheet(name: str, rows: Sequence[charts.Row], metrics: Sequence[TrainingMetric]) -> Sheet:

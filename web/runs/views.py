@@ -22,13 +22,13 @@ from web.components.group_counts import (
     plugin_figures,
     stream_balance,
 )
+from web.components.insights import fed_below, run_insights, version_lag_insight
 from web.components.layout import LinkChoice, datetime_field_text
 from web.database.tables import RunRecord
 from web.history.points import AVERAGED_STEPS
 from web.history.report_json import RecordedReport, report_from_json
 from web.history.time_ranges import NAMED_RANGES_S, TimeRange
 from web.runs.annotation_groups import AnnotationGroup, annotation_groups
-from web.runs.findings import run_findings, version_lag_finding
 from web.runs.timeline import Timeline, timeline
 from web.state.annotations import Annotation
 
@@ -90,7 +90,7 @@ class RunView:
     balances: tuple[CountBalance, ...]
     episodes: tuple[tuple[str, tuple[CountEntry, ...]], ...]
     drawings: dict[str, charts.Drawing]
-    findings: dict[str, str]
+    insights: dict[str, str]
     """Titles of the drawings and of the version lag chart (`versions`)."""
     points: dict[str, Any]
     is_live: bool
@@ -165,7 +165,8 @@ def run_view(record: RunRecord, past: RunHistory, *, policy: str, live: Report |
     )
     bound = stream.max_staleness if stream else 0
     lag_rows = _lag_rows(past, window, bound)
-    policy_id = stream.policy if stream else ""
+    lags = [max((interval.lag for interval in row.intervals), default=0) for row in lag_rows]
+    policy_id, fed = stream.policy if stream else "", fed_below(live)
     return RunView(
         row=run_row(record, is_live=live is not None),
         policy=policy_id,
@@ -179,12 +180,14 @@ def run_view(record: RunRecord, past: RunHistory, *, policy: str, live: Report |
         episodes=tuple((flow.id, episode_entries(flow)) for flow in flows if flow.episodes),
         drawings={
             spec.name: replace(
-                charts.draw(spec, past.rows, window, limit=charts.limit_of(spec, stream) if stream else None),
+                charts.draw(
+                    spec, past.rows, window, limit=charts.limit_of(spec, stream, fed_below=fed) if stream else None
+                ),
                 annotations=marks,
             )
             for spec in RUN_CHARTS.values()
         },
-        findings=run_findings(past.rows) | {charts.VERSION_LAG: version_lag_finding(lag_rows, bound)},
+        insights=run_insights(past.rows, fed_below=fed) | {charts.VERSION_LAG: version_lag_insight(lags, bound)},
         points=chart_data(
             policy_id,
             past.rows,

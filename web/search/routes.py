@@ -8,8 +8,16 @@ from fastapi.responses import JSONResponse, Response
 
 from web.database import run_records
 from web.requests.dependencies import DatabaseDep, FleetDep, PagesDep, RecorderDep, StateDep, ViewerDep
-from web.search.keys import GENERAL, ROWS, page_keys
-from web.search.palette import MAX_MATCHES, PaletteEntry, entries, initial_entries, matching_entries
+from web.search.palette import (
+    GENERAL,
+    MAX_MATCHES,
+    ROWS,
+    PaletteEntry,
+    entries,
+    initial_entries,
+    matching_entries,
+    page_keys,
+)
 from web.security.roles import Permission, needs
 
 router = APIRouter()

@@ -9,10 +9,9 @@ from fastapi.responses import Response
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from web.database.tables import MAX_ID
 from web.requests.dependencies import AccountsDep, CommandsDep, PagesDep, ViewerDep
-from web.requests.redirects import redirect_with_flash
+from web.requests.responses import redirect_with_flash
 from web.security.flash import Flash
-from web.security.resources import Grant, Resource
-from web.security.roles import Permission, ResourceKind, needs
+from web.security.roles import Grant, Permission, Resource, ResourceKind, needs
 from web.settings.providers import outcome
 from web.settings.routes import Reason, role_of
 

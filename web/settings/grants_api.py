@@ -28,8 +28,7 @@ from web.rest.common import (
     ResponseModel,
     error_responses,
 )
-from web.security.resources import Resource
-from web.security.roles import Permission, Role, needs
+from web.security.roles import Permission, Resource, Role, needs
 
 router = APIRouter(prefix=PREFIX, tags=["grants"])
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet.preflight import CheckKind, PreflightCheck, PreflightResult, ProviderFacts
 from web.components import formats
-from web.live.followed_run import FollowedFleet
+from web.live.followed_fleet import FollowedFleet
 from web.process_settings import Settings, start_command, web_command
 from web.state.fleet_state import FleetConnection
 

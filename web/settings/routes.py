@@ -20,7 +20,7 @@ from web.requests.dependencies import (
     StateDep,
     ViewerDep,
 )
-from web.requests.redirects import redirect_with_flash
+from web.requests.responses import redirect_with_flash
 from web.security.flash import Flash
 from web.security.retention import MAX_DAYS, MIN_DAYS
 from web.security.roles import Permission, Role, needs

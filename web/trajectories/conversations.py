@@ -11,8 +11,15 @@ from web.components import formats
 from web.components.group_counts import drop_meaning
 from web.components.texts import TextCutter, visible
 from web.trajectories.episodes import name_of
-from web.trajectories.tokens import TOKENS_PER_PAGE, TokenWindow, has_tokens
-from web.trajectories.turns import TURNS_SHOWN, TURNS_SHOWN_OF_ALL, Turn, turns_of
+from web.trajectories.turns import (
+    TOKENS_PER_PAGE,
+    TURNS_SHOWN,
+    TURNS_SHOWN_OF_ALL,
+    TokenWindow,
+    Turn,
+    has_tokens,
+    turns_of,
+)
 from web.trajectories.views import tone_of, versions_of
 
 OUTCOME_TEXTS = {

@@ -31,10 +31,10 @@ class HistogramBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """All bins, with a finding."""
+    """All bins, with an insight."""
 
     bars: tuple[HistogramBar, ...]
-    finding: str
+    insight: str
     note: str
     failed: int
     failed_address: str
@@ -82,7 +82,7 @@ def histogram(spread: RewardHistogram, filters: SampleFilter, *, path: str, of_t
         )
     return Histogram(
         bars=tuple(bars),
-        finding=_finding(spread, total),
+        insight=_insight(spread, total),
         note=formats.several(total, "trajectory").replace("trajectorys", "trajectories"),
         failed=spread.failed,
         failed_address=f"{path}?{filters.address(ending='failed', min_reward=None, max_reward=None)}",
@@ -119,7 +119,7 @@ def _edge(value: float) -> str:
     return f"{round(value, 9):g}".replace("-", "\N{MINUS SIGN}")
 
 
-def _finding(spread: RewardHistogram, total: int) -> str:
+def _insight(spread: RewardHistogram, total: int) -> str:
     """Returns the distribution as a sentence."""
     if not total:
         return "No reward yet"

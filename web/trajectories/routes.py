@@ -28,7 +28,7 @@ from web.trajectories.queries import (
     samples_of_run,
 )
 from web.trajectories.reward_histogram import bin_rows, ending_counts, histogram
-from web.trajectories.tokens import LEGEND
+from web.trajectories.turns import LEGEND
 from web.trajectories.views import group_samples
 
 router = APIRouter()

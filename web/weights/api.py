@@ -49,7 +49,7 @@ class WeightLinkResponse(ResponseModel):
 class WeightsResponse(ResponseModel):
     """Weights of the run; empty before the first report."""
 
-    finding: str = Field(description="Lagging nodes, in one sentence.")
+    insight: str = Field(description="Lagging nodes, in one sentence.")
     versions: list[VersionResponse] = Field(description="Latest versions of each policy, newest first.")
     regions: list[RegionResponse] = Field(description="Links by region and source.")
     age_s: float | None = Field(description="Seconds since the report arrived.")
@@ -68,7 +68,7 @@ class WeightLinkList(NumberedPage[WeightLinkResponse]):
 async def weights(state: StateDep) -> dict[str, Any]:
     """Returns versions, and transfers by region and source."""
     return {
-        "finding": weight_page(state.report).finding,
+        "insight": weight_page(state.report).insight,
         "versions": _rows(state, "versions"),
         "regions": _rows(state, "regions"),
         "age_s": state.age_s,

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from web.components.downloads import FileFormat, sheet_response
-from web.requests import conditional_requests
+from web.requests import responses
 from web.requests.dependencies import LiveTextsDep, PagesDep, StateDep
 from web.security.roles import Permission, needs
 from web.weights.tables import TableName, weight_sheet
@@ -32,7 +32,7 @@ async def show(request: Request, pages: PagesDep, state: StateDep, live_texts: L
 async def tables(request: Request, pages: PagesDep, state: StateDep) -> Response:
     """Returns the tables as a fragment, for the live page."""
     fragment = pages.page(request, "weights/_tables.html", view=weight_page(state.report), phases=PHASES)
-    return conditional_requests.with_etag(request, fragment)
+    return responses.with_etag(request, fragment)
 
 
 @router.get("/weights/{table}.{ending}")

@@ -65,7 +65,7 @@ class WeightPage:
     """View model of the page."""
 
     has_report: bool
-    finding: str
+    insight: str
     tone: str
     policies: Sequence[PolicyTable]
     laggards: Sequence[Laggard]
@@ -84,7 +84,7 @@ def weight_page(report: Report | None) -> WeightPage:
     if report is None:
         return WeightPage(
             has_report=False,
-            finding="",
+            insight="",
             tone="",
             policies=(),
             laggards=(),
@@ -94,13 +94,13 @@ def weight_page(report: Report | None) -> WeightPage:
             omitted_links="",
         )
     late = laggards(report)
-    finding, tone = _finding(report, late)
+    insight, tone = _insight(report, late)
     nodes = [(max(report.lag(node).values(), default=0), node) for node in visible_nodes(report)]
     nodes.sort(key=lambda item: (-item[0], item[1].facts.name, item[1].id))
     links = [(node, link) for _, node in nodes for link in node.links]
     return WeightPage(
         has_report=True,
-        finding=finding,
+        insight=insight,
         tone=tone,
         policies=[
             PolicyTable(policy=weights.policy, rows=[_version(version) for version in reversed(weights.versions)])
@@ -115,7 +115,7 @@ def weight_page(report: Report | None) -> WeightPage:
     )
 
 
-def _finding(report: Report, late: Sequence[Laggard]) -> tuple[str, str]:
+def _insight(report: Report, late: Sequence[Laggard]) -> tuple[str, str]:
     nodes = len([node for node in visible_nodes(report) if node.versions])
     if not nodes:
         return "No node serves a version yet", ""

@@ -141,6 +141,9 @@ class PoolRecommendation:
         return Record(kind=kind, subject=self.pool, actor=self.policy, cause=cause, values=values | limits)
 
 
+DEFAULT_WAIT_HIGH = 0.08
+"""Share of time up to which a trainer may wait, unless the sizer's option `wait_high` says otherwise."""
+
 RECOMMENDATION_INPUTS = {
     "demand_groups_per_s": "groups per second that keep every trainer busy, trim included",
     "capacity_groups_per_s": "groups per second that nodes which take tasks produce when busy",
@@ -156,6 +159,7 @@ RECOMMENDATION_INPUTS = {
     "produced_per_usable": "groups produced per group that the trainer can use",
     "wait_share_300_s": "share of the last 300 s in which that policy's trainer waited",
     "wait_share_600_s": "share of the last 600 s in which that policy's trainer waited",
+    "wait_high": "share of time spent waiting up to which a trainer counts as fed",
     "gate_closed": "share of the latest steps' time in which the staleness gate was closed",
     "idle_slots": "empty slots of all nodes, on average over the latest steps, although their nodes requested tasks",
     "slots": "slots of all nodes, on average over the latest steps",

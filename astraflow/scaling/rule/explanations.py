@@ -103,7 +103,7 @@ def _staleness_needed(gate: GateSignals, tick: Tick) -> int:
 
 
 def _inputs(pool: Pool, tick: Tick) -> dict[str, float]:
-    inputs = {"price_per_hour": pool.price, **_gate_inputs(tick)}
+    inputs = {"price_per_hour": pool.price, "wait_high": tick.spec.options.wait_high, **_gate_inputs(tick)}
     if pool.rate > 0:
         inputs["node_groups_per_s"] = pool.rate
     balance = tick.balance

@@ -11,9 +11,8 @@ from starlette.datastructures import Headers
 from astraflow.contract.errors import Conflict, InvalidInput, NotAuthenticated
 from tests.errors import raises_code
 from tests.fakes.clock import ManualClock
-from web.accounts.accounts import Accounts, open_accounts
-from web.accounts.login_attempts import FAILURES_A_MINUTE, LoginAttempts, TooManyAttempts
-from web.accounts.passwords import Passwords
+from web.accounts.accounts import FAILURES_A_MINUTE, Accounts, LoginAttempts, TooManyAttempts, open_accounts
+from web.accounts.users import Passwords
 from web.accounts.viewer import Viewer
 from web.database.db import Database, open_database
 from web.process_settings import SESSION_S

@@ -17,7 +17,7 @@ from tests.fakes.web import RunningWeb, running_web, shown_secret
 from tests.web.page_elements import notice_after, parsed
 from tests.web.security.test_roles import HERE, give
 from web.security.problems import CODE_HEADER
-from web.security.resources import Resource
+from web.security.roles import Resource
 
 pytestmark = pytest.mark.anyio
 

@@ -76,8 +76,8 @@ async def test_the_progress_of_a_run_updates_and_keeps_scroll_and_focus(
         at, focused = await page.evaluate(PLACE)
         last_step = page.locator(".multiple .x-axis text.last").first
         step = await last_step.text_content()
-        await page.evaluate("document.querySelector('#finding-reward').textContent = 'from before'")
-        await expect(page.locator("#finding-reward")).not_to_have_text("from before", timeout=PATIENCE_MS)
+        await page.evaluate("document.querySelector('#insight-reward').textContent = 'from before'")
+        await expect(page.locator("#insight-reward")).not_to_have_text("from before", timeout=PATIENCE_MS)
         await expect(last_step).not_to_have_text(step or "", timeout=PATIENCE_MS)
         assert await page.evaluate(PLACE) == [pytest.approx(at, abs=A_FEW_LINES), focused]
         assert await page.evaluate("scrollY") > 0

@@ -64,9 +64,9 @@ async def test_a_comparison_has_a_line_for_each_run_and_the_differing_settings(t
     assert [run["name"] for run in told_by_api["runs"]] == ["one", "two"]
     assert {"key": "trainer.learning_rate", "values": ["0.001", "0.0001"]} in told_by_api["differences"]
     assert [dict(zip(told_by_api["columns"], row, strict=True)) for row in told_by_api["rows"]] == rows
-    finding = parsed(by_step).all("h2.chart-finding")[0]
-    higher, lower = finding.numbers
-    assert (finding.text.split()[0], 1 > higher > lower) == ("two", True)
+    insight = parsed(by_step).all("h2.chart-insight")[0]
+    higher, lower = insight.numbers
+    assert (insight.text.split()[0], 1 > higher > lower) == ("two", True)
     assert ">start<" in by_time
     assert ">start<" not in by_step
     assert lines[0].startswith("id,run,policy,step,")
@@ -85,7 +85,7 @@ async def test_a_recorded_run_shows_its_charts_and_events_over_any_range(tmp_pat
 
     for page in (whole, part):
         elements = parsed(page)
-        assert elements.has("#finding-wait")
+        assert elements.has("#insight-wait")
         assert {"Entropy", "Loss"} <= {title.text for title in elements.all(".multiple-title")}
         assert elements.one("#timeline-title").numbers[0] == 87
         assert len(elements.all(".lag-row")) == 2
@@ -107,8 +107,8 @@ async def test_the_live_page_loads_the_progress_and_the_chart_titles_of_a_run(tm
     assert course.count('"lag-row"') == part.count('"lag-row"') == 2
     assert "Node lost: n9" in course
     assert "Node lost: n9" not in part
-    titles = re.findall(r'<h2 class="chart-finding" id="(finding-\w+)" hx-swap-oob="true">([^<]+)<', course)
-    assert {"finding-reward", "finding-wait"} <= {name for name, _ in titles}
+    titles = re.findall(r'<h2 class="chart-insight" id="(insight-\w+)" hx-swap-oob="true">([^<]+)<', course)
+    assert {"insight-reward", "insight-wait"} <= {name for name, _ in titles}
     for name, title in titles:
         assert f'id="{name}">{title}<' in page or f'id="{name}"' not in page, "the page begins with the same"
 
@@ -135,7 +135,7 @@ def test_a_timeline_has_no_gaps_between_steps_and_restarts_with_the_run() -> Non
     stretches = [(share.x, share.x + share.width) for share in drawn_timeline.shares if share.part == "compute"]
     assert stretches == [(0.0, 200.0), (200.0, 600.0), (800.0, 1000.0)]
     assert {round(share.height) for share in drawn_timeline.shares if share.part == "wait"} == {20}
-    assert re.findall(r"\d+", drawn_timeline.finding) == ["80", "20"], "percent computed and waited"
+    assert re.findall(r"\d+", drawn_timeline.insight) == ["80", "20"], "percent computed and waited"
 
 
 async def test_each_chart_of_a_comparison_has_exports_a_table_and_a_link(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ from astraflow.contract.reports.report import NodeState, Report, StreamReport
 from tests import make
 from tests.fakes.synthetic_run import SyntheticRun
 from web.charts import charts, scales
-from web.charts.chart_data import rows_of
-from web.charts.series import as_sheet, as_table
+from web.charts.chart_data import as_sheet, as_table, rows_of
 from web.charts.version_lag import version_lag
-from web.components import findings
+from web.components import insights
 from web.components.group_counts import episode_entries, flow_balance, partial_rollout_balance, stream_balance
 from web.components.live_texts import build_live_texts, visible_nodes
 from web.history.points import Series
@@ -52,7 +51,7 @@ def series_of(synthetic_run: SyntheticRun, until: int) -> Series:
     ],
 )
 def test_the_verdict_follows_wait_and_gate(wait: float, room: int, headline: str, tone: str, advice: str) -> None:
-    verdict = findings.verdict(*with_stream(SyntheticRun().report(100), wait_fraction=wait, issue_headroom=room))
+    verdict = insights.verdict(*with_stream(SyntheticRun().report(100), wait_fraction=wait, issue_headroom=room))
 
     assert (verdict.headline, verdict.tone) == (headline, tone)
     assert advice in verdict.note
@@ -62,7 +61,7 @@ def test_at_the_staleness_gate_the_verdict_recommends_max_staleness_instead_of_n
     report, stream = with_stream(SyntheticRun().report(100), wait_fraction=0.15, issue_headroom=3)
     gated = make.pool_advice(reasons=(Reason.GATED,), inputs={"staleness_needed": 4.0})
 
-    verdict = findings.verdict(dataclasses.replace(report, recommendations=(gated,)), stream)
+    verdict = insights.verdict(dataclasses.replace(report, recommendations=(gated,)), stream)
 
     assert "slots are idle at the staleness gate, so more nodes would hardly help" in verdict.note
     assert verdict.note.endswith("max_staleness 4 would let nodes run ahead")
@@ -79,16 +78,16 @@ def test_without_rollouts_the_verdict_names_the_cause() -> None:
     )
     early = SyntheticRun().report(3)
 
-    assert findings.verdict(without_nodes, stream).headline == "No node is producing rollouts"
-    assert findings.verdict(joining, stream).headline == "Nodes are starting"
-    assert findings.verdict(paused, stream).headline == "Issuing is paused"
-    assert findings.verdict(early, early.streams[0]).headline == "Filling the first batch"
+    assert insights.verdict(without_nodes, stream).headline == "No node is producing rollouts"
+    assert insights.verdict(joining, stream).headline == "Nodes are starting"
+    assert insights.verdict(paused, stream).headline == "Issuing is paused"
+    assert insights.verdict(early, early.streams[0]).headline == "Filling the first batch"
 
 
 def test_chart_titles_describe_the_shown_range() -> None:
     series = series_of(SyntheticRun(), 150)
     report = SyntheticRun().report(150)
-    titles = findings.chart_findings(SOLVER, report.streams[0], series.window(300))
+    titles = insights.chart_insights(report, report.streams[0], series.window(300))
 
     assert titles["reward"].startswith("Reward rose from 0.3")
     assert "above consumption" in titles["rates"]
@@ -98,15 +97,25 @@ def test_chart_titles_describe_the_shown_range() -> None:
 
 
 def test_chart_titles_of_an_empty_history_say_so() -> None:
-    titles = findings.chart_findings(SOLVER, SyntheticRun().report(1).streams[0], [])
+    report = SyntheticRun().report(1)
+    titles = insights.chart_insights(report, report.streams[0], [])
 
     assert titles == {
         "reward": "No reward yet",
         "rates": "Nothing produced yet",
         "wait": "No step yet",
         "buffer": "Nothing buffered yet",
-        "versions": "No node serves this policy yet",
+        "versions": "No node serves this policy",
     }
+
+
+def test_the_bound_of_a_fed_trainer_is_that_of_the_sizer() -> None:
+    report = SyntheticRun().report(150)
+    recommendation = dataclasses.replace(report.recommendations[0], inputs={"wait_high": 0.3})
+    patient = dataclasses.replace(report, recommendations=(recommendation,))
+    assert (insights.fed_below(None), insights.fed_below(patient)) == (0.08, 0.3)
+    tones = [insights.wait_tone(0.2, fed_below=insights.fed_below(shown)) for shown in (report, patient)]
+    assert tones == ["warn", "good"]
 
 
 def test_every_changing_figure_has_a_live_text() -> None:

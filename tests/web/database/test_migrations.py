@@ -22,8 +22,7 @@ from tests.web.page_elements import parsed
 from web.database import db, run_records, tables
 from web.database.db import open_database
 from web.history import series_queries, series_writer
-from web.history.levels import SECOND_LEVEL
-from web.history.samples import Sample
+from web.history.samples import SECOND_LEVEL, Sample
 from web.security.audit_log import AuditedCommand, AuditLog, Author
 
 MIGRATIONS = Path(db.__file__).parent / "migrations"

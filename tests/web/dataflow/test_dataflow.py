@@ -21,7 +21,7 @@ from web.dataflow.plugin_form import changes_plugins, requested_filters
 from web.dataflow.plugins import plugin_rows
 from web.dataflow.sankey import WIDTH, StageLink, StagePosition, diagram_layout
 from web.dataflow.stream_cards import pressure
-from web.dataflow.views import dataflow_view, finding, owner_paths
+from web.dataflow.views import dataflow_view, insight, owner_paths
 from web.state.dataflow_graph import DataflowGraph, RecentCounts, build_graph
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -58,14 +58,14 @@ def test_rates_are_over_the_last_minute_and_unknown_with_one_report() -> None:
     assert all(arrow.per_s is None for arrow in graph(report).edges)
 
 
-def test_the_finding_names_the_largest_loss_of_groups() -> None:
+def test_the_insight_names_the_largest_loss_of_groups() -> None:
     report = SyntheticRun().report(150)
-    assert finding(graph(report), "run") == "20\u202f% of groups are dropped by the filter informative"
+    assert insight(graph(report), "run") == "20\u202f% of groups are dropped by the filter informative"
     flow = report.flows[0]
     balanced_report = replace(report, flows=(replace(flow, dropped={}, issued=flow.open + flow.admitted),))
     balanced_report = replace(balanced_report, streams=(make.changed_stream(report.streams[0], dropped={}),))
-    assert finding(graph(balanced_report), "run") == "Nearly every group reaches its trainer"
-    assert finding(graph(SyntheticRun().report(1)), "minute") == "No group has finished in the last minute"
+    assert insight(graph(balanced_report), "run") == "Nearly every group reaches its trainer"
+    assert insight(graph(SyntheticRun().report(1)), "minute") == "No group has finished in the last minute"
 
 
 def test_several_flows_join_in_one_stage_that_routes_groups_to_policies() -> None:
@@ -177,7 +177,7 @@ async def test_the_diagram_its_table_and_its_files_have_the_same_edges(web: Runn
     entry = page.one(".sidebar-links").one("[aria-current=page]")
     assert (entry["href"], entry["data-key"]) == ("/dataflow", "g d")
     assert page.one(".page-tools").one("a[aria-current]")["href"] == "/dataflow?over=minute"
-    assert page.one("#flow-finding").numbers == [pytest.approx(20, abs=2)]
+    assert page.one("#flow-insight").numbers == [pytest.approx(20, abs=2)]
     assert len(page.all("path.band")) == len(sheet) == len(rows) == 10
     assert part.has("path.band")
     assert not part.has("html")

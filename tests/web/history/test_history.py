@@ -18,8 +18,7 @@ from web.database import run_records
 from web.database.db import Database, open_database
 from web.database.tables import SeriesFiveMinutes, SeriesName, SeriesSecond, SeriesTenSeconds
 from web.history import series_queries, series_writer
-from web.history.levels import FIVE_MINUTE_LEVEL, LEVELS, SECOND_LEVEL, TEN_SECOND_LEVEL
-from web.history.samples import NodeBuckets, Sample
+from web.history.samples import FIVE_MINUTE_LEVEL, LEVELS, SECOND_LEVEL, TEN_SECOND_LEVEL, NodeBuckets, Sample
 
 BEGAN_AT = 1_800_000_000.0
 """Unix time. A multiple of five minutes."""

@@ -14,10 +14,9 @@ from tests.fakes.synthetic_run import METRICS, SyntheticRun
 from tests.web.runs.test_run_list import filled, record
 from web.database.db import Database, open_database
 from web.history import series_writer
-from web.history.levels import DAY_S, SECOND_LEVEL, TEN_SECOND_LEVEL
 from web.history.points import Series
 from web.history.recorder import Recorder
-from web.history.samples import Sample, training_subject
+from web.history.samples import DAY_S, SECOND_LEVEL, TEN_SECOND_LEVEL, Sample, training_subject
 from web.history.series_queries import Row
 from web.history.training_steps import MAX_OTHER_METRICS, STEP, TrainingSteps, training_rows
 

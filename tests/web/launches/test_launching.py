@@ -24,8 +24,7 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.forking import ForkingProgram
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import notice_after, parsed
-from web.launcher.catalogue import Catalogue, overrides_from
-from web.launcher.cli_process import child_environment
+from web.launcher.catalogue import Catalogue, child_environment, overrides_from
 from web.launcher.launcher import log_tail
 from web.launcher.options import LaunchOptions
 

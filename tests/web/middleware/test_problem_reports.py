@@ -12,7 +12,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import parsed
-from web.middleware.problem_reports import address_without_secrets
+from web.app import address_without_secrets
 from web.state.fleet_state import FleetState
 from web.state.run_state import RunState
 

@@ -37,7 +37,7 @@ async def test_the_overview_compares_capacity_with_demand_and_shows_the_cost(web
     assert figure("fleet/price_note") == ("", [4.0])
     assert figure("pool/local/share") == ("", [100])
     chart = page.one("figure.balance")
-    assert chart.one(".chart-finding").text == page.one("[data-live-text=fleet/balance/15m]").text != ""
+    assert chart.one(".chart-insight").text == page.one("[data-live-text=fleet/balance/15m]").text != ""
     assert chart.one("path.demand")["d"].startswith("M"), "the server draws the chart"
     assert re.match(r"\d+ node", page.one(".lag-histogram").one("svg")["aria-label"]), "the histogram has a text"
 

@@ -2,8 +2,7 @@
 
 from astraflow.contract.fleet.recommendations import WhatIfAnswer
 from tests import make
-from web.pools.what_if import BoundsComparison
-from web.pools.what_if_view import what_if_view
+from web.pools.what_if import BoundsComparison, what_if_view
 
 
 def test_a_target_that_never_moved_is_drawn_from_the_start() -> None:
@@ -22,7 +21,7 @@ def test_a_target_that_never_moved_is_drawn_from_the_start() -> None:
 
     view = what_if_view(BoundsComparison(pool="eu", current=answer, changed=answer), max_nodes=4)
 
-    assert view.finding == "These bounds would have made no difference"
+    assert view.insight == "These bounds would have made no difference"
     for line in view.drawing.lines:
         assert line.path.startswith("M0.0 88.0")
         assert "L1000.0 88.0" in line.path

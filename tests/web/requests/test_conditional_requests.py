@@ -17,7 +17,7 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import parsed
-from web.requests import conditional_requests
+from web.requests import responses
 
 pytestmark = pytest.mark.anyio
 
@@ -107,9 +107,7 @@ async def test_the_reloaded_part_of_a_pool_page_has_changes_and_no_forms(page: R
 
 async def test_a_change_of_ages_alone_keeps_the_etag() -> None:
     request = Request({"type": "http", "headers": [], "method": "GET", "path": "/"})
-    first = conditional_requests.with_etag(
-        request, HTMLResponse('<time data-behavior="ago" data-at="1.0">2 s ago</time>')
-    )
+    first = responses.with_etag(request, HTMLResponse('<time data-behavior="ago" data-at="1.0">2 s ago</time>'))
     for text, status in (
         ('<time data-behavior="ago" data-at="1.0">3 s ago</time>', 304),
         ('<time data-behavior="ago" data-at="2.0">2 s ago</time>', 200),
@@ -122,7 +120,7 @@ async def test_a_change_of_ages_alone_keeps_the_etag() -> None:
                 "path": "/",
             }
         )
-        assert conditional_requests.with_etag(asking, HTMLResponse(text)).status_code == status, text
+        assert responses.with_etag(asking, HTMLResponse(text)).status_code == status, text
 
 
 def counted(page: str) -> str:

@@ -10,8 +10,7 @@ from astraflow.contract.errors import Conflict, Unavailable
 from tests.errors import raises_code
 from web.accounts.viewer import Viewer
 from web.live.followed_run import FollowedRun
-from web.requests.cache import ProcessCache
-from web.requests.commands import Commands
+from web.requests.commands import Commands, ProcessCache
 from web.security.audit_log import AuditLog
 from web.security.roles import Role
 

@@ -21,9 +21,8 @@ from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import running_web
 from tests.web.page_elements import parsed
 from web.accounts.viewer import Viewer
-from web.requests import conditional_requests
-from web.security.resources import Grant, Resource
-from web.security.roles import Role
+from web.requests import responses
+from web.security.roles import Grant, Resource, Role
 
 pytestmark = pytest.mark.anyio
 
@@ -128,6 +127,6 @@ def test_tags_differ_by_run_by_viewer_and_by_what_they_may_do() -> None:
         (FIRST, replace(ada, scope=Role.VIEWER)),
         (FIRST, replace(ada, grants=(grant,))),
     ]
-    tags = {conditional_requests.source_tag(run, viewer, "same") for run, viewer in cases}
+    tags = {responses.source_tag(run, viewer, "same") for run, viewer in cases}
 
     assert len(tags) == len(cases)

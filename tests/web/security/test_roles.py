@@ -17,8 +17,7 @@ from tests.fakes.web import RunningWeb, flash_of, running_web, shown_secret
 from web.accounts.viewer import Viewer
 from web.app import ROUTES, refusal
 from web.security.problems import CODE_HEADER
-from web.security.resources import Resource
-from web.security.roles import ROLE_PERMISSIONS, Permission, Role, RoutePermissions, least_role_with, needs
+from web.security.roles import ROLE_PERMISSIONS, Permission, Resource, Role, RoutePermissions, least_role_with, needs
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("ready_cli")]
 

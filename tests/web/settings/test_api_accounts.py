@@ -176,7 +176,7 @@ async def test_a_change_of_the_retention_is_audited(web: RunningWeb) -> None:
 async def test_the_api_has_the_weights_of_the_page(web: RunningWeb) -> None:
     async with web.logged_in() as admin:
         response = (await admin.get("/api/v1/weights")).json()
-        assert response["finding"] in (await admin.get("/weights")).text
+        assert response["insight"] in (await admin.get("/weights")).text
         assert response["versions"] == (await admin.get("/weights/versions.json")).json() != []
         links = (await admin.get("/api/v1/weights/links?limit=1&page=2")).json()
         assert links["items"] == (await admin.get("/weights/links.json")).json()[1:2] != []

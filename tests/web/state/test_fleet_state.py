@@ -8,7 +8,7 @@ from astraflow.contract.errors import Unavailable
 from astraflow.contract.fleet.pools import FleetStatus
 from tests.fakes.clock import ManualClock
 from tests.fakes.fleet import running_fleet
-from web.live.fleet_poller import FleetPoller
+from web.live.followed_fleet import FleetPoller
 from web.live.followed_run import connected_planes
 from web.process_settings import Settings
 from web.state.fleet_state import FleetConnection, FleetState

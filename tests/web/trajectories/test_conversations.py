@@ -16,8 +16,7 @@ from web.components.texts import ALL_CHARS, BLOCK_CHARS, PAGE_CHARS
 from web.trajectories.conversations import Conversation, conversation
 from web.trajectories.episodes import MAX_DEPTH, episode_tree
 from web.trajectories.filters import EndFilter
-from web.trajectories.tokens import NO_TEXT, TOKENS_PER_PAGE
-from web.trajectories.turns import MAX_BLOCKS, TURNS_SHOWN, Block
+from web.trajectories.turns import MAX_BLOCKS, NO_TEXT, TOKENS_PER_PAGE, TURNS_SHOWN, Block
 
 CONTEXT, MODEL = Author.CONTEXT, Author.MODEL
 

@@ -26,7 +26,7 @@ def behind(*lags: int) -> Report:
 
 
 @pytest.mark.parametrize(
-    ("lags", "finding", "tone"),
+    ("lags", "insight", "tone"),
     [
         ((0, 0), "Every node serves the newest version", "good"),
         ((0, 2), "1 of 2 nodes behind, none beyond the bound", "good"),
@@ -35,9 +35,9 @@ def behind(*lags: int) -> Report:
         ((), "No node serves a version yet", ""),
     ],
 )
-def test_the_finding_names_the_nodes_beyond_the_bound(lags: tuple[int, ...], finding: str, tone: str) -> None:
+def test_the_insight_names_the_nodes_beyond_the_bound(lags: tuple[int, ...], insight: str, tone: str) -> None:
     page = weight_page(behind(*lags))
-    assert (page.finding, page.tone) == (finding, tone)
+    assert (page.insight, page.tone) == (insight, tone)
 
 
 def test_the_node_furthest_beyond_its_bound_comes_first() -> None:

@@ -1,6 +1,6 @@
 // Polling regions: suspended while the page is paused or hidden, skipped if unchanged (ETag), and kept when a request
 // fails.
-const tags = new WeakMap(); // ETag of each region, see web/requests/conditional_requests.py
+const tags = new WeakMap(); // ETag of each region, see web/requests/responses.py
 let isSuspended = false;
 
 // Pauses or resumes all polling.

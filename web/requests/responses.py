@@ -1,4 +1,4 @@
-"""Conditional requests (ETag) for page regions that browsers poll: 304 without a body while nothing changed.
+"""Responses of pages: redirects with a message, and conditional answers (ETag) for page regions that browsers poll.
 
 `static/js/polling.js` sends the tag of the shown region. A tag has two halves: the digest of the data that a region is
 rendered from, where that is cheaper than rendering, and the digest of the region itself.
@@ -6,11 +6,16 @@ rendered from, where that is cheaper than rendering, and the digest of the regio
 
 import hashlib
 import re
+from collections.abc import Awaitable, Callable
 
 from fastapi import Request
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 
+from astraflow.contract.errors import AstraFlowError
 from web.accounts.viewer import Viewer
+from web.requests.commands import Commands
+from web.security.audit_log import SECRET_PATTERN, AuditedCommand
+from web.security.flash import Flash
 
 _TIME_TEXT = re.compile(rb'(<time data-behavior="[a-z]+"[^>]*>)[^<]*')
 """Relative times change by themselves, in the browser too, so their text is not part of the digest."""
@@ -52,3 +57,38 @@ def _tag_halves(tag: str) -> tuple[str, str]:
 
 def _digest(text: bytes) -> str:
     return hashlib.blake2b(text, digest_size=9).hexdigest()
+
+
+DEFAULT_REASON = "requested on the dashboard"
+"""Reason in the run's journal if the viewer gave none."""
+
+
+def reason_of(text: str) -> str:
+    """Reason for the journal; secrets are redacted as in the audit log."""
+    return SECRET_PATTERN.sub("[secret]", text) or DEFAULT_REASON
+
+
+async def run_and_redirect(
+    commands: Commands,
+    command: AuditedCommand,
+    operation: Callable[[], Awaitable[str]],
+    *,
+    failure_prefix: str,
+    page: str,
+) -> Response:
+    """Runs and audits the operation, and redirects to `page` with a message.
+
+    A failure is shown there after `failure_prefix`.
+    """
+    try:
+        flash = Flash(text=await commands.audited(command, operation), tone="good")
+    except AstraFlowError as problem:
+        flash = Flash.failure(failure_prefix, problem)
+    return redirect_with_flash(flash, page=page)
+
+
+def redirect_with_flash(flash: Flash, *, page: str) -> Response:
+    """Redirects to a page with a message."""
+    response = RedirectResponse(page, 303)
+    flash.put(response)
+    return response

@@ -1,13 +1,62 @@
-"""Cached state of the maintainer: requested on demand, at most once a second for all browsers."""
+"""Fleet service of a followed run: its client, a poller of its status, and a cache of the maintainer's state."""
 
 import asyncio
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from astraflow.contract.errors import AstraFlowError
+from astraflow.client.fleet_plane import FleetPlaneClient
+from astraflow.contract.errors import AstraFlowError, Unavailable
 from astraflow.contract.fleet.maintainer import Maintainer, Proposal
+from astraflow.contract.fleet.pools import FleetStatus
 from astraflow.contract.ids import Name
 from astraflow.runtime.clock import Clock
+from astraflow.runtime.logs import get_logger
+from astraflow.runtime.retries import Backoff
+from web.process_settings import Settings
+from web.state.fleet_state import FleetConnection, FleetState
+
+log = get_logger()
+
+POLL_INTERVAL_S = 1.0
+MAX_RETRY_DELAY_S = 5.0
+
+
+class FleetSource(Protocol):
+    """Interface of the polled service: the client of the fleet plane."""
+
+    async def status(self) -> FleetStatus:
+        """Returns the status of the service and its pools."""
+
+
+class FleetPoller:
+    """Keeps a `FleetState` up to date."""
+
+    def __init__(self, source: FleetSource, state: FleetState, *, clock: Clock) -> None:
+        self._source = source
+        self._state = state
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Polls until cancelled."""
+        backoff = Backoff(self._clock, first_s=POLL_INTERVAL_S, max_s=MAX_RETRY_DELAY_S)
+        while True:
+            await self.poll()
+            if self._state.connection is FleetConnection.LIVE:
+                backoff.reset()
+                await self._clock.sleep(POLL_INTERVAL_S)
+            else:
+                self._state.schedule_retry(backoff.next_s)
+                await backoff.wait()
+
+    async def poll(self) -> None:
+        """Polls once. A failure is recorded in the state, never raised."""
+        try:
+            self._state.update(await self._source.status())
+        except AstraFlowError as error:
+            if self._state.connection is FleetConnection.LIVE:
+                log.warning("connection to the fleet service lost", problem=str(error))
+            self._state.record_failure(str(error))
+
 
 MAX_AGE_S = 1.0
 SHOWN_PROPOSALS = 20
@@ -69,3 +118,29 @@ class MaintainerCache:
     def invalidate(self) -> None:
         """Discards the snapshot after a change."""
         self._fetched_at = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowedFleet:
+    """Fleet service of a followed run: its client and its newest state."""
+
+    settings: Settings
+    client: FleetPlaneClient | None
+    """None for a run without a fleet service."""
+    state: FleetState
+    poller: FleetPoller | None
+    """None for a run without a fleet service."""
+
+    def require_client(self) -> FleetPlaneClient:
+        """Returns the client of the fleet plane. Raises: Unavailable for a run without a fleet service."""
+        if self.client is None:
+            raise Unavailable(
+                "cannot reach a fleet service: none is configured; start one, and the page with --fleet HOST:PORT",
+                code="fleet.not_configured",
+            )
+        return self.client
+
+    @property
+    def now(self) -> float:
+        """Unix seconds."""
+        return self.state.clock.wall()

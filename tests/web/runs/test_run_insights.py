@@ -1,0 +1,45 @@
+"""Titles of a run's charts, derived from its record."""
+
+from web.components import formats
+from web.components.insights import change_insight, run_insights, version_lag_insight
+
+
+def test_chart_titles_describe_the_change_of_each_number() -> None:
+    rows = [
+        (
+            1000.0 + second,
+            {
+                "reward_average": 0.2 + second / 100,
+                "wait": 0.02,
+            },
+        )
+        for second in range(50)
+    ]
+
+    chart_titles = run_insights(rows, fed_below=0.08)
+
+    assert chart_titles == {
+        "reward": "Reward rose from 0.20 to 0.69 in 49\u202fs",
+        "wait": "Fed the whole time",
+    }
+
+
+def test_chart_titles_without_measurements_say_so() -> None:
+    chart_titles = run_insights([(1000.0, {"reward_average": None, "wait": None})], fed_below=0.08)
+
+    assert chart_titles["reward"] == "No reward yet"
+
+
+def test_the_title_of_a_metric_compares_its_first_and_last_tenth() -> None:
+    falling = [2.0 - second / 50 for second in range(50)]
+
+    assert change_insight("Loss", falling, formats.figure) == "Loss fell from 1.96 to 1.06"
+    assert change_insight("Entropy", [1.2, 1.21], formats.figure) == "Entropy is steady at 1.21"
+    assert change_insight("Entropy", [], formats.figure) == "Entropy: not reported"
+
+
+def test_the_version_lag_title_says_whether_nodes_kept_up() -> None:
+    assert version_lag_insight([], 2) == "No node serves this policy"
+    assert version_lag_insight([0, 0], 2) == "Every node serves the newest version"
+    assert version_lag_insight([2, 1], 2) == "No node is more than 2 versions behind; the bound is 2"
+    assert version_lag_insight([4, 1], 2) == "1 of 2 nodes beyond the staleness bound of 2"
