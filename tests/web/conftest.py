@@ -10,9 +10,11 @@ from playwright.async_api import Browser
 
 from tests.fakes.browser import browser
 from tests.fakes.control_plane import HISTORY_REPORTS, FakeControlPlane
+from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.forking import ForkingProgram
 from tests.fakes.launching import CliOutputs
 from tests.fakes.web import RunningWeb, running_web
+from web.database.db import Database, open_database
 from web.launcher.catalogue import cli_output
 
 SHORT_HISTORY = 5
@@ -81,3 +83,26 @@ async def web(fake: FakeControlPlane, tmp_path: Path) -> AsyncIterator[RunningWe
     async with fake.serving() as dataflow, running_web(tmp_path, dataflow) as running:
         await running.until_connected()
         yield running
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[RunningFleet]:
+    """Fleet service with a pool of two nodes."""
+    async with running_fleet(tmp_path / "fleet", nodes=2, pool={"max_nodes": 8}) as running:
+        yield running
+
+
+@pytest.fixture
+async def pages(fake: FakeControlPlane, fleet: RunningFleet, tmp_path: Path) -> AsyncIterator[RunningWeb]:
+    """Web process that shows the run and the fleet."""
+    async with fake.serving() as dataflow, running_web(tmp_path, dataflow, fleet=fleet.address) as running:
+        await running.until_connected()
+        yield running
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    """Empty database of the page."""
+    opened = open_database(tmp_path)
+    yield opened
+    opened.close()

@@ -1,7 +1,6 @@
 """Login links, sessions, users, passwords and tokens, tested without HTTP."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,13 +27,6 @@ HERE = {"came_from": "192.0.2.1", "browser": "a browser"}
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = open_database(tmp_path)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.web import RunningWeb
 from tests.web.page_elements import parsed
 from web.audit.views import as_csv, as_ndjson, audit_row
-from web.database.db import Database, open_database
+from web.database.db import Database
 from web.database.tables import AuditEntry
 from web.security.audit_log import AuditedCommand, AuditLog, Author, entry_hash
 
@@ -25,13 +23,6 @@ pytestmark = pytest.mark.anyio
 
 ALICE = Author(name="alice", role="operator", via="session", came_from="192.0.2.1")
 DAY_S = 86400.0
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = open_database(tmp_path)
-    yield opened
-    opened.close()
 
 
 def entries(database: Database) -> list[AuditEntry]:

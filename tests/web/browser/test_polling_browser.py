@@ -1,33 +1,17 @@
 """Pages that refresh themselves, in a real browser: changes appear, and the user's input and focus stay."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 from playwright.async_api import Browser, Request, Response, expect
 
 from tests.fakes.browser import logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.fleet import RunningFleet, running_fleet
-from tests.fakes.web import RunningWeb, running_web
+from tests.fakes.fleet import RunningFleet
+from tests.fakes.web import RunningWeb
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.long]
 
 POLLED = ("/now", "/table", "/newer", "/state", "/recent")
 TOP = "(element) => element.getBoundingClientRect().top"
-
-
-@pytest.fixture
-async def fleet(tmp_path: Path) -> AsyncIterator[RunningFleet]:
-    async with running_fleet(tmp_path / "fleet", nodes=2, pool={"max_nodes": 8}) as running:
-        yield running
-
-
-@pytest.fixture
-async def pages(fake: FakeControlPlane, fleet: RunningFleet, tmp_path: Path) -> AsyncIterator[RunningWeb]:
-    async with fake.serving() as dataflow, running_web(tmp_path, dataflow, fleet=fleet.address) as running:
-        await running.until_connected()
-        yield running
 
 
 async def test_a_pool_page_updates_without_changing_forms_focus_and_open_details(

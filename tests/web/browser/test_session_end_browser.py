@@ -2,34 +2,19 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
 from tests.fakes.browser import logged_in_page
-from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.fleet import RunningFleet, running_fleet
-from tests.fakes.web import RunningWeb, running_web
+from tests.fakes.fleet import RunningFleet
+from tests.fakes.web import RunningWeb
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 PASSWORD = "a long password of the test"
 HOURS_S = 13 * 3600.0
 """Longer than a session."""
-
-
-@pytest.fixture
-async def fleet(tmp_path: Path) -> AsyncIterator[RunningFleet]:
-    async with running_fleet(tmp_path / "fleet", nodes=2, pool={"max_nodes": 8}) as running:
-        yield running
-
-
-@pytest.fixture
-async def pages(fake: FakeControlPlane, fleet: RunningFleet, tmp_path: Path) -> AsyncIterator[RunningWeb]:
-    async with fake.serving() as dataflow, running_web(tmp_path, dataflow, fleet=fleet.address) as running:
-        await running.until_connected()
-        yield running
 
 
 @asynccontextmanager

@@ -2,8 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,13 +21,6 @@ from web.history.samples import FIVE_MINUTE_LEVEL, LEVELS, SECOND_LEVEL, TEN_SEC
 
 BEGAN_AT = 1_800_000_000.0
 """Unix time. A multiple of five minutes."""
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = open_database(tmp_path)
-    yield opened
-    opened.close()
 
 
 def upsert_run_record(session: Session) -> int:

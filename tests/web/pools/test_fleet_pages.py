@@ -27,12 +27,6 @@ pytestmark = pytest.mark.anyio
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"&{{7*7}}"
 
 
-@pytest.fixture
-async def fleet(tmp_path: Path) -> AsyncIterator[RunningFleet]:
-    async with running_fleet(tmp_path / "fleet", nodes=2, pool={"max_nodes": 8}) as running:
-        yield running
-
-
 @asynccontextmanager
 async def page_over(
     fake: FakeControlPlane, tmp_path: Path, fleet: RunningFleet

@@ -3,8 +3,6 @@
 import asyncio
 import html
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,25 +12,12 @@ from fastapi.responses import HTMLResponse
 
 from astraflow.client.fleet_plane import FleetPlaneClient
 from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.fleet import RunningFleet, running_fleet
-from tests.fakes.web import RunningWeb, running_web
+from tests.fakes.fleet import RunningFleet
+from tests.fakes.web import RunningWeb
 from tests.web.page_elements import parsed
 from web.requests import responses
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def fleet(tmp_path: Path) -> AsyncIterator[RunningFleet]:
-    async with running_fleet(tmp_path / "fleet", nodes=2, pool={"max_nodes": 8}) as running:
-        yield running
-
-
-@pytest.fixture
-async def page(fake: FakeControlPlane, fleet: RunningFleet, tmp_path: Path) -> AsyncIterator[RunningWeb]:
-    async with fake.serving() as dataflow, running_web(tmp_path, dataflow, fleet=fleet.address) as running:
-        await running.until_connected()
-        yield running
 
 
 async def until_same(client: httpx.AsyncClient, path: str) -> httpx.Response:
@@ -60,8 +45,8 @@ async def until_same(client: httpx.AsyncClient, path: str) -> httpx.Response:
         "/weights/tables",
     ],
 )
-async def test_an_unchanged_page_is_answered_without_a_body(page: RunningWeb, path: str) -> None:
-    async with page.logged_in() as client:
+async def test_an_unchanged_page_is_answered_without_a_body(pages: RunningWeb, path: str) -> None:
+    async with pages.logged_in() as client:
         same = await until_same(client, path)
     assert same.content == b""
     assert same.headers["etag"]
@@ -69,7 +54,7 @@ async def test_an_unchanged_page_is_answered_without_a_body(page: RunningWeb, pa
 
 @pytest.mark.long
 async def test_an_unchanged_pool_is_read_from_its_ledger_rarely(
-    page: RunningWeb, monkeypatch: pytest.MonkeyPatch
+    pages: RunningWeb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pools_read: list[str] = []
     instances = FleetPlaneClient.instances
@@ -80,7 +65,7 @@ async def test_an_unchanged_pool_is_read_from_its_ledger_rarely(
 
     monkeypatch.setattr(FleetPlaneClient, "instances", noted)
     monkeypatch.setattr("web.pools.queries.RECHECK_S", 1e9)
-    async with page.logged_in() as client:
+    async with pages.logged_in() as client:
         same = await until_same(client, "/pools/eu/now")
         pools_read.clear()
         again = await client.get("/pools/eu/now", headers={"if-none-match": same.headers["etag"]})
@@ -91,8 +76,10 @@ async def test_an_unchanged_pool_is_read_from_its_ledger_rarely(
 
 
 @pytest.mark.long
-async def test_the_reloaded_part_of_a_pool_page_has_changes_and_no_forms(page: RunningWeb, fleet: RunningFleet) -> None:
-    async with page.logged_in() as client:
+async def test_the_reloaded_part_of_a_pool_page_has_changes_and_no_forms(
+    pages: RunningWeb, fleet: RunningFleet
+) -> None:
+    async with pages.logged_in() as client:
         same = await until_same(client, "/pools/eu/now")
         held = await client.post("/pools/eu/override", data={"minutes": "30", "reason": "a visit", "key": "h"})
         assert held.status_code == 303
@@ -128,8 +115,8 @@ def counted(page: str) -> str:
     return html.unescape(page.partition('id="newer" hx-get="')[2].partition('"')[0])
 
 
-async def test_new_decisions_and_audit_entries_are_counted(page: RunningWeb) -> None:
-    async with page.logged_in() as client:
+async def test_new_decisions_and_audit_entries_are_counted(pages: RunningWeb) -> None:
+    async with pages.logged_in() as client:
         decisions = counted((await client.get("/decisions")).text)
         entries = counted((await client.get("/audit?action=pool.override")).text)
         assert [(await client.get(path)).text.strip() for path in (decisions, entries)] == ["", ""]
@@ -144,8 +131,8 @@ async def test_new_decisions_and_audit_entries_are_counted(page: RunningWeb) -> 
     assert odd.status_code == 422
 
 
-async def test_the_list_of_runs_reloads_its_rows_by_the_same_address(page: RunningWeb, fake: FakeControlPlane) -> None:
-    async with page.logged_in() as client:
+async def test_the_list_of_runs_reloads_its_rows_by_the_same_address(pages: RunningWeb, fake: FakeControlPlane) -> None:
+    async with pages.logged_in() as client:
         shown = (await client.get("/runs?sort=reward&state=on")).text
         assert 'hx-get="/runs/table?state=on&amp;sort=reward"' in shown
         deadline = time.monotonic() + 60

@@ -2,24 +2,17 @@
 
 import base64
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.fleet import RunningFleet, running_fleet
+from tests.fakes.fleet import RunningFleet
 from tests.maintainer.fleet.parts import POOL
 from tests.web.page_elements import parsed
 from tests.web.pools.test_fleet_pages import follow, page_over
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def fleet(tmp_path: Path) -> AsyncIterator[RunningFleet]:
-    async with running_fleet(tmp_path / "fleet", nodes=2, pool={"max_nodes": 8}) as running:
-        yield running
 
 
 @pytest.mark.long
