@@ -9,7 +9,7 @@ from astraflow.contract.reports.report import FlowReport, Report, StreamReport
 from web.charts import charts, scales
 from web.charts.chart_data import chart_data, lags_over, rows_of
 from web.charts.version_lag import NodeLagRow, version_lag
-from web.components import insights
+from web.components import formats, insights
 from web.components.events import EventRow, latest_events
 from web.components.fleet_texts import balance_insight
 from web.components.layout import PageSelection
@@ -40,6 +40,8 @@ class Overview:
     span: TimeRange
     query: str
     """Query of links to the same policy and range."""
+    fed_below: str
+    """Share of a step up to which the trainer may wait, with its unit."""
     balance: BalanceChart
     gauge: Gauge
     drawings: dict[str, charts.Drawing]
@@ -65,7 +67,7 @@ def overview(
 ) -> Overview:
     """Builds the overview. The report must have the chosen policy."""
     stream = next(stream for stream in report.streams if stream.policy == choice.policy)
-    window = scales.span_of([point.at for point in points], choice.span)
+    window, fed_below = scales.span_of([point.at for point in points], choice.span), insights.fed_below(report)
     own = [point for point in points if stream.policy in point.policies]
     rows = rows_of(own, stream.policy)
     lag_rows = version_lag(stream.policy, points, window, bound=stream.max_staleness)
@@ -76,7 +78,8 @@ def overview(
         stream=stream,
         span=choice.span,
         query=choice.query,
-        balance=balance(rows, window, annotations, fed_below=insights.fed_below(report)),
+        fed_below=formats.percent(fed_below),
+        balance=balance(rows, window, annotations, fed_below=fed_below),
         gauge=gauge(report),
         drawings=drawings,
         sparks={name: _draw(_spark(name), rows, window, report, stream) for name in SPARKS},
