@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Form, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId
 from astraflow.contract.plugins import PluginChange, PluginKind, PluginSlot
 from astraflow.contract.reports.report import FlowReport, StreamReport
@@ -27,8 +27,8 @@ from web.dataflow.plugin_form import (
 from web.dataflow.views import COLUMNS, PERIODS, dataflow_sheet, dataflow_view
 from web.requests.commands import Commands, form_key
 from web.requests.dependencies import AdminsDep, CommandsDep, PagesDep, RecorderDep, StateDep, ViewerDep
-from web.requests.responses import DEFAULT_REASON, redirect_with_flash
-from web.security.flash import Flash, Undo
+from web.requests.responses import DEFAULT_REASON, redirect_with_result
+from web.security.flash import Undo
 from web.security.roles import Permission, ResourceKind, needs
 from web.state.run_state import RunState
 
@@ -176,26 +176,22 @@ async def change_sampler(
 
 async def _set(commands: Commands, flow: str, *, is_paused: bool, reason: str, back: str) -> Response:
     key = form_key(flow, is_paused, time.time_ns())
-    pause_call = flow_commands.pause_flow(commands, FlowId(flow), is_paused=is_paused, key=key, reason=reason)
-    try:
-        flash = Flash(text=await pause_call, tone="good", undo=Undo.RESUME if is_paused else None, of=flow)
-    except AstraFlowError as problem:
-        flash = Flash.failure("The flow was not changed", problem)
-    return redirect_with_flash(flash, page=f"/{back}")
+    command = flow_commands.pause_flow(commands, FlowId(flow), is_paused=is_paused, key=key, reason=reason)
+    undo = Undo.RESUME if is_paused else None
+    return await redirect_with_result(command, failed="The flow was not changed", page=f"/{back}", undo=undo, of=flow)
 
 
 async def _change(commands: Commands, read: Callable[[], PluginChange]) -> Response:
-    try:
+    async def command() -> str:
         change = read()
         if not change.specs_by_slot():
             raise InvalidInput(
                 "cannot change plugins: these are already active or planned; choose others",
                 code="plugin.nothing_to_change",
             )
-        message = await flow_commands.change_plugins(commands, change, key=form_key(time.time_ns()))
-        return redirect_with_flash(Flash(text=message, tone="good"), page="/dataflow")
-    except AstraFlowError as problem:
-        return redirect_with_flash(Flash.failure("Nothing was changed", problem), page="/dataflow")
+        return await flow_commands.change_plugins(commands, change, key=form_key(time.time_ns()))
+
+    return await redirect_with_result(command(), failed="Nothing was changed", page="/dataflow")
 
 
 def _form_page(request: Request, pages: PageRenderer, form: PluginForm) -> Response:

@@ -22,8 +22,7 @@ from web.pools.views import fleet_view
 from web.requests import responses
 from web.requests.commands import form_key
 from web.requests.dependencies import AdminsDep, CommandsDep, FleetDep, MaintainerDep, PagesDep
-from web.requests.responses import redirect_with_flash
-from web.security.flash import Flash
+from web.requests.responses import redirect_with_result
 from web.security.roles import Permission, ResourceKind, needs
 
 router = APIRouter()
@@ -183,7 +182,7 @@ async def approve(commands: CommandsDep, plan: PlanName, key: Key = "", reason: 
         done = await maintainer_commands.approve(commands, PlanId.unchecked(plan), key=key, reason=why)
         return f"Approved: {done.message or 'no change'}"
 
-    return await _message_response(command(), if_failed="The proposal was not approved")
+    return await redirect_with_result(command(), failed="The proposal was not approved", page=PAGE_PATH)
 
 
 @router.post("/maintainer/proposals/{plan}/reject")
@@ -199,7 +198,7 @@ async def reject(commands: CommandsDep, plan: PlanName, key: Key = "", reason: R
         done = await maintainer_commands.reject(commands, PlanId.unchecked(plan), key=key, reason=reason.strip())
         return f"Rejected: {render_summary(done)}"
 
-    return await _message_response(command(), if_failed="The proposal was not rejected")
+    return await redirect_with_result(command(), failed="The proposal was not rejected", page=PAGE_PATH)
 
 
 @router.post("/maintainer/mode")
@@ -219,12 +218,4 @@ async def set_mode(
         done = await maintainer_commands.set_mode(commands, MaintainerMode(mode), key=key, reason=why)
         return render_summary(done)[:1].upper() + render_summary(done)[1:]
 
-    return await _message_response(command(), if_failed="The mode was not changed")
-
-
-async def _message_response(command: Any, *, if_failed: str) -> Response:
-    """Awaits the command and redirects to the page with its result; the command has written the audit entry."""
-    try:
-        return redirect_with_flash(Flash(text=await command, tone="good"), page=PAGE_PATH)
-    except AstraFlowError as problem:
-        return redirect_with_flash(Flash.failure(if_failed, problem), page=PAGE_PATH)
+    return await redirect_with_result(command(), failed="The mode was not changed", page=PAGE_PATH)

@@ -36,7 +36,7 @@ from web.requests.dependencies import (
     StateDep,
 )
 from web.requests.range_points import HistorySource
-from web.requests.responses import reason_of, redirect_with_flash, run_and_redirect
+from web.requests.responses import reason_of, redirect_with_flash, redirect_with_result
 from web.security.audit_log import AuditedCommand
 from web.security.flash import Flash
 from web.security.roles import Permission, Resource, ResourceKind, needs
@@ -216,14 +216,9 @@ async def ask_drain(request: Request, pages: PagesDep, fleet: FleetDep, nodes: N
 @needs(Permission.OPERATE, on=ResourceKind.NODE)
 async def drain(commands: CommandsDep, node: str, reason: Annotated[str, Form()] = "") -> Response:
     """Drains the node: it finishes its tasks and leaves the run."""
-
-    async def drain_call() -> str:
-        return await commands.drain_node(NodeId(node), reason=reason_of(reason))
-
     command = AuditedCommand(action="node.drain", target=node, reason=reason)
-    return await run_and_redirect(
-        commands, command, drain_call, failure_prefix="The node was not drained", page="/nodes"
-    )
+    drained = commands.audited(command, lambda: commands.drain_node(NodeId(node), reason=reason_of(reason)))
+    return await redirect_with_result(drained, failed="The node was not drained", page="/nodes")
 
 
 @router.get("/nodes/{node:path}/rate.{ending}")

@@ -1,7 +1,7 @@
 """`/pools`: size and bounds of each pool, and changes: bounds, target size, manual override, drain all."""
 
 import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Request
@@ -21,7 +21,7 @@ from web.pools.views import fleet_view, pool_row, pool_sheet
 from web.requests import responses
 from web.requests.commands import Commands, form_key
 from web.requests.dependencies import AdminsDep, CommandsDep, FleetDep, PagesDep
-from web.requests.responses import redirect_with_flash
+from web.requests.responses import redirect_with_flash, redirect_with_result
 from web.security.flash import Flash, Undo
 from web.security.roles import Permission, ResourceKind, needs
 
@@ -97,7 +97,7 @@ async def apply(
         done = await commands.apply_plan(PlanId(plan), key=key, reason=reason)
         return f"Pool {pool}: {done.message or 'no change'}"
 
-    return await _message_response(command(), if_failed="The plan was not applied", back=_path(pool))
+    return await redirect_with_result(command(), failed="The plan was not applied", page=_path(pool))
 
 
 @router.post("/pools/{pool:path}/plans")
@@ -171,7 +171,7 @@ async def inject_fault(
         )
         return f"Pool {pool}, {render_summary(done.decision)}; the rule's recommendation follows within 30 seconds"
 
-    return await _message_response(command(), if_failed="No fault was injected", back="/" if back else _path(pool))
+    return await redirect_with_result(command(), failed="No fault was injected", page="/" if back else _path(pool))
 
 
 @router.post("/pools/{pool:path}/override")
@@ -190,8 +190,8 @@ async def set_override(
         return render_summary(await commands.set_pool_override(PoolId(pool), minutes=minutes, key=key, reason=why))
 
     undo = Undo.RELEASE if minutes else None
-    return await _message_response(
-        command(), if_failed="The override was not changed", back=_path(pool), undo=undo, of=pool
+    return await redirect_with_result(
+        command(), failed="The override was not changed", page=_path(pool), undo=undo, of=pool
     )
 
 
@@ -214,7 +214,7 @@ async def change(request: Request, commands: CommandsDep, stored_pool: PoolDep, 
         bounds = f"{spec.min_nodes} to {spec.max_nodes} nodes, mode {spec.mode.value}"
         return f"Pool {pool} is {'again ' if before else ''}{bounds} (version {done.version})"
 
-    return await _message_response(command(), if_failed="The pool was not changed", back=_path(pool))
+    return await redirect_with_result(command(), failed="The pool was not changed", page=_path(pool))
 
 
 @router.get("/pools/{pool:path}/now")
@@ -236,16 +236,6 @@ async def show_pool(request: Request, pool_page: PoolPageDep) -> Response:
 
 def _path(pool: str) -> str:
     return f"/pools/{quote(pool)}"
-
-
-async def _message_response(
-    command: Any, *, if_failed: str, back: str, undo: Undo | None = None, of: str = ""
-) -> Response:
-    """Awaits the command and redirects with its result; the command has written the audit entry."""
-    try:
-        return redirect_with_flash(Flash(text=await command, tone="good", undo=undo, of=of), page=back)
-    except AstraFlowError as problem:
-        return redirect_with_flash(Flash.failure(if_failed, problem), page=back)
 
 
 def _plan(commands: Commands, pool: str, plan: str) -> Plan:

@@ -6,16 +6,15 @@ rendered from, where that is cheaper than rendering, and the digest of the regio
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 from fastapi import Request
 from fastapi.responses import RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError
 from web.accounts.viewer import Viewer
-from web.requests.commands import Commands
-from web.security.audit_log import SECRET_PATTERN, AuditedCommand
-from web.security.flash import Flash
+from web.security.audit_log import SECRET_PATTERN
+from web.security.flash import Flash, Undo
 
 _TIME_TEXT = re.compile(rb'(<time data-behavior="[a-z]+"[^>]*>)[^<]*')
 """Relative times change by themselves, in the browser too, so their text is not part of the digest."""
@@ -68,22 +67,14 @@ def reason_of(text: str) -> str:
     return SECRET_PATTERN.sub("[secret]", text) or DEFAULT_REASON
 
 
-async def run_and_redirect(
-    commands: Commands,
-    command: AuditedCommand,
-    operation: Callable[[], Awaitable[str]],
-    *,
-    failure_prefix: str,
-    page: str,
+async def redirect_with_result(
+    command: Awaitable[str], *, failed: str, page: str, undo: Undo | None = None, of: str = ""
 ) -> Response:
-    """Runs and audits the operation, and redirects to `page` with a message.
-
-    A failure is shown there after `failure_prefix`.
-    """
+    """Awaits the command, which audits itself, and redirects with its sentence, or with its error after `failed`."""
     try:
-        flash = Flash(text=await commands.audited(command, operation), tone="good")
+        flash = Flash(text=await command, tone="good", undo=undo, of=of)
     except AstraFlowError as problem:
-        flash = Flash.failure(failure_prefix, problem)
+        flash = Flash.failure(failed, problem)
     return redirect_with_flash(flash, page=page)
 
 
