@@ -1,6 +1,5 @@
 """`/api/v1/audit`, `/retention`: the audit log, its verification, and its retention."""
 
-import json
 import re
 from datetime import date
 from typing import Annotated, Any, Literal
@@ -150,5 +149,4 @@ async def set_retention(
         await retention.set_days(body.days, by=viewer.author, reason=body.reason)
         return str(body.days)
 
-    asked_for = json.dumps(["retention", body.model_dump()])
-    return {"days": int(await commands.once(command, key=key, request_text=asked_for))}
+    return {"days": int(await commands.once(command, key=key, request=["retention", body]))}

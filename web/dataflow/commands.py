@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from astraflow.contract.ids import FlowId
 from astraflow.contract.plugins import PluginChange
@@ -21,7 +21,7 @@ async def pause_flow(commands: Commands, flow: FlowId, *, is_paused: bool, key: 
             flow, is_paused=is_paused, actor=commands.viewer.name, reason=reason_of(reason)
         )
 
-    return await commands.audited_once(command, pause, key=key, request_text=f"{command.action} {flow} {reason}")
+    return await commands.audited_once(command, pause, key=key, request=(command.action, flow, reason))
 
 
 async def change_plugins(commands: Commands, change: PluginChange, *, key: str) -> str:
@@ -31,7 +31,6 @@ async def change_plugins(commands: Commands, change: PluginChange, *, key: str) 
     """
     reason = change.reason
     change = replace(change, actor=commands.viewer.name, reason=reason_of(reason))
-    request_text = json.dumps(asdict(change), default=str, sort_keys=True)
     command = AuditedCommand(
         action="plugins.change",
         target=str(change.flow or change.policy),
@@ -45,7 +44,7 @@ async def change_plugins(commands: Commands, change: PluginChange, *, key: str) 
     async def apply() -> str:
         return await commands.run.control.change_plugins(change)
 
-    return await commands.audited_once(command, apply, key=key, request_text=request_text)
+    return await commands.audited_once(command, apply, key=key, request=change)
 
 
 def _current_plugins(state: RunState, change: PluginChange) -> Mapping[str, str]:

@@ -120,8 +120,7 @@ async def drain(
         return await control.drain_node(NodeId(node), actor=viewer.name, reason=body.reason, deadline_s=body.deadline_s)
 
     audited = AuditedCommand(action="node.drain", target=node, reason=body.reason)
-    request_text = f"drain {node} {body.deadline_s} {body.reason}"
-    return {"message": await commands.audited_once(audited, command, key=key, request_text=request_text)}
+    return {"message": await commands.audited_once(audited, command, key=key, request=("drain", node, body))}
 
 
 @router.get("/nodes/{node:resource}", response_model=NodeDetail, responses=error_responses(404))

@@ -84,8 +84,8 @@ class ProcessCache:
         """Plan by run and plan id."""
         self.previous_specs: BoundedCache[tuple[str, str, int], PoolSpec] = BoundedCache()
         """Spec before the change, by run, pool and new version; restored by undo."""
-        self.answers: BoundedCache[tuple[str, str], tuple[str, str]] = BoundedCache()
-        """Request text and answer, by run and idempotency key."""
+        self.answers: BoundedCache[tuple[str, str], tuple[object, str]] = BoundedCache()
+        """Request and answer, by run and idempotency key."""
         self.answer_locks: KeyLocks[tuple[str, str]] = KeyLocks()
         """Lock by run and idempotency key, so that concurrent requests with one key act once."""
         self.launches: BoundedCache[str, LaunchReply] = BoundedCache()
@@ -250,21 +250,21 @@ class Commands:
         return answer
 
     async def audited_once(
-        self, command: AuditedCommand, operation: Callable[[], Awaitable[str]], *, key: str, request_text: str
+        self, command: AuditedCommand, operation: Callable[[], Awaitable[str]], *, key: str, request: object
     ) -> str:
         """Runs an operation once per key and audits it."""
-        return await self.once(lambda: self.audited(command, operation), key=key, request_text=request_text)
+        return await self.once(lambda: self.audited(command, operation), key=key, request=request)
 
-    async def once(self, operation: Callable[[], Awaitable[str]], *, key: str, request_text: str) -> str:
+    async def once(self, operation: Callable[[], Awaitable[str]], *, key: str, request: object) -> str:
         """Awaits the operation once per key; repeats return the first answer, concurrent ones after it is known.
 
-        request_text: identifies the request. Raises: Conflict for a key of another request.
+        request: equal for equal requests. Raises: Conflict for a key of another request.
         """
         cache_key = (self.run.name, self.own_key(key))
         lock = self.cache.answer_locks.lock_of(cache_key)
         async with lock:
             cached = self.cache.answers.get(cache_key)
-            if cached is not None and cached[0] != request_text:
+            if cached is not None and cached[0] != request:
                 raise Conflict(
                     f"cannot reuse the idempotency key {key!r}: another change used it; send a new key for each change",
                     code="request.key_reused",
@@ -272,7 +272,7 @@ class Commands:
             if cached is not None:
                 return cached[1]
             answer = await operation()
-            self.cache.answers.put(cache_key, (request_text, answer))
+            self.cache.answers.put(cache_key, (request, answer))
             return answer
 
 

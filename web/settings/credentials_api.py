@@ -1,6 +1,5 @@
 """`/api/v1/tokens`, `/sessions`: API tokens and browser sessions. Requires a session: tokens cannot manage accounts."""
 
-import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
@@ -120,7 +119,7 @@ async def create_token(
         )
         return str(number)
 
-    number = await commands.once(command, key=key, request_text=json.dumps(["token", body.model_dump(mode="json")]))
+    number = await commands.once(command, key=key, request=["token", body])
     own = await accounts.tokens.list_for(viewer, for_all_users=False)
     created = next(((row, user) for row, user in own if str(row.id) == number), None)
     if created is None:
@@ -153,8 +152,7 @@ async def revoke_token(
         name = await accounts.tokens.revoke(token_id, by=viewer, for_all_users=for_all_users, reason=body.reason)
         return f"token {name} revoked"
 
-    asked_for = json.dumps(["revoke", token_id, body.reason])
-    return {"message": await commands.once(command, key=key, request_text=asked_for)}
+    return {"message": await commands.once(command, key=key, request=["revoke", token_id, body.reason])}
 
 
 @router.get("/sessions", response_model=SessionList, responses=error_responses())
@@ -190,8 +188,7 @@ async def end_session(
         await accounts.sessions.revoke(session_id, by=viewer, for_all_users=for_all_users, reason=body.reason)
         return "session ended"
 
-    asked_for = json.dumps(["end", session_id, body.reason])
-    return {"message": await commands.once(command, key=key, request_text=asked_for)}
+    return {"message": await commands.once(command, key=key, request=["end", session_id, body.reason])}
 
 
 def _token(row: ApiToken, user: User) -> dict[str, Any]:

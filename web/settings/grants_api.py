@@ -1,6 +1,5 @@
 """`/api/v1/grants`: roles on one run or pool, for admins. Changes require a session: a token only lists them."""
 
-import json
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path
@@ -106,7 +105,7 @@ async def grant(
             await accounts.grants.grant(user_id, role, resource, by=viewer, token_id=token_id, reason=body.reason)
         )
 
-    grant_id = await commands.once(command, key=key, request_text=json.dumps(["grant", body.model_dump()]))
+    grant_id = await commands.once(command, key=key, request=["grant", body])
     held_grant = next((row for row in await accounts.grants.all() if str(row[0].id) == grant_id), None)
     if held_grant is None:
         raise HTTPException(
@@ -132,7 +131,7 @@ async def revoke(
             raise HTTPException(404, f"cannot revoke grant {grant_id}: it does not exist; see GET {PREFIX}/grants")
         return await accounts.grants.revoke(grant_id, by=viewer, reason=body.reason)
 
-    message = await commands.once(command, key=key, request_text=json.dumps(["take", grant_id, body.reason]))
+    message = await commands.once(command, key=key, request=["take", grant_id, body.reason])
     return {"message": message}
 
 

@@ -1,6 +1,5 @@
 """`/api/v1/users`: users and their global roles, for admins. Changes require a session: a token only lists them."""
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -98,7 +97,7 @@ async def add(
         link = await accounts.users.add(body.name, body.role, by=commands.viewer, reason=body.reason)
         return body.name
 
-    name = await commands.once(command, key=key, request_text=json.dumps(["user", body.model_dump(mode="json")]))
+    name = await commands.once(command, key=key, request=["user", body])
     user = next(user for user in await accounts.users.all() if user.name == name)
     return {"user": _to_response(user), "login_link": f"{own_address}/login?token={link}" if link else None}
 
@@ -124,7 +123,7 @@ async def invite(
         name, link = await accounts.users.invite(user_id, by=commands.viewer, reason=body.reason)
         return name
 
-    user = await _changed(commands, accounts, user_id, command, key=key, request_values=["link", user_id, body.reason])
+    user = await _changed(commands, accounts, user_id, command, key=key, request=["link", user_id, body.reason])
     return {"user": user, "login_link": f"{own_address}/login?token={link}" if link else None}
 
 
@@ -138,9 +137,7 @@ async def set_role(
     async def command() -> str:
         return await accounts.users.set_role(user_id, body.role, by=commands.viewer, reason=body.reason)
 
-    return await _changed(
-        commands, accounts, user_id, command, key=key, request_values=["role", user_id, body.model_dump(mode="json")]
-    )
+    return await _changed(commands, accounts, user_id, command, key=key, request=["role", user_id, body])
 
 
 @router.post("/users/{user_id}/disable", response_model=UserResponse, responses=error_responses(404, *BODY_ERRORS))
@@ -167,9 +164,7 @@ async def _set_disabled(
     async def command() -> str:
         return await accounts.users.set_disabled(user_id, is_disabled=is_disabled, by=commands.viewer, reason=reason)
 
-    return await _changed(
-        commands, accounts, user_id, command, key=key, request_values=["lock", user_id, is_disabled, reason]
-    )
+    return await _changed(commands, accounts, user_id, command, key=key, request=["lock", user_id, is_disabled, reason])
 
 
 async def _changed(
@@ -179,11 +174,11 @@ async def _changed(
     command: Callable[[], Awaitable[str]],
     *,
     key: str,
-    request_values: list[Any],
+    request: object,
 ) -> dict[str, Any]:
     """Runs the command once per key and returns the changed user. Raises: HTTPException for an unknown user."""
     await _require_user(accounts, user_id)
-    await commands.once(command, key=key, request_text=json.dumps(request_values))
+    await commands.once(command, key=key, request=request)
     return _to_response(await _require_user(accounts, user_id))
 
 

@@ -31,7 +31,7 @@ def commands() -> Commands:
 
 
 async def ask(commands: Commands, operation: Any, *, key: str = "k", text: str = "t") -> str:
-    return await commands.once(operation, key=key, request_text=text)
+    return await commands.once(operation, key=key, request=text)
 
 
 async def test_concurrent_requests_with_one_key_act_once(commands: Commands) -> None:
