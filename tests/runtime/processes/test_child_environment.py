@@ -58,7 +58,7 @@ STARTS = {
     "astraflow/raas/engines/server/installation/host.py": "nvidia-smi",
     "astraflow/trainer/ranks/launch.py": "ranks of the same trainer",
     "maintainer/fleet/providers/slurm/provider.py": "clients of Slurm; jobs get the named variables",
-    "web/launcher/cli_process.py": "the same command line, without the tokens of the page",
+    "web/launcher/catalogue.py": "the same command line, without the tokens of the page",
     "web/launcher/launcher.py": "runs of the same user, without the tokens of the page",
 }
 """Modules that start programs, and what these get."""
@@ -101,7 +101,7 @@ def test_every_module_that_starts_programs_says_what_they_get() -> None:
     assert modules | {"astraflow/raas/engines/server/replica.py"} == STARTS.keys()
     assert {module for module in STARTS if "child_environment(" in (ROOT / module).read_text()} - minimal == {
         "astraflow/runtime/processes/child.py",
-        "web/launcher/cli_process.py",
+        "web/launcher/catalogue.py",
         "web/launcher/launcher.py",
     }, "the first defines it, and that of the others withholds the tokens of the page"
     assert all("child_environment(" in (ROOT / module).read_text() for module in minimal)
