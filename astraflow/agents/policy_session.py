@@ -160,7 +160,7 @@ class PolicySession:
             return await start(number)
         except CallRefused:
             raise
-        except Exception as problem:
+        except Exception as problem:  # kept as the session's failure, and raised again
             self.failure = self.failure or problem
             raise
         finally:

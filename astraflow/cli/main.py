@@ -43,13 +43,12 @@ class _Commands(TyperGroup):
         """Runs the command."""
         try:
             return super().invoke(ctx)
-        except Exception as problem:
-            # typer has the class of this error in a private module.
+        except Exception as problem:  # raised again; typer has the class of this error in a private module
             name = getattr(problem, "option_name", None)
             if name in ("--plugin", "--verbose"):
                 command = shlex.join(("astraflow", *_own_options_first(ctx.meta[_WORDS])))
-                problem.message = f"{name} stands before the command: {command}"  # type: ignore[attr-defined]
-                problem.possibilities = None  # type: ignore[attr-defined]
+                problem.message = f"{name} stands before the command: {command}"  # type: ignore[attr-defined]  # the private class has it
+                problem.possibilities = None  # type: ignore[attr-defined]  # the same
             raise
 
 

@@ -86,7 +86,7 @@ async def _called(tool: Tool, arguments: Mapping[str, Json], problems: list[str]
         return str(problem)
     except TimeoutError:
         return "timeout"
-    except Exception as problem:
+    except Exception as problem:  # a tool may raise anything
         remedy = "it fails the episode; raise ToolError for what the policy did wrong"
         problems.append(f"{_written(tool, arguments)} raised {plugin_cause(problem)[:300]}: {remedy}")
         return ""

@@ -178,7 +178,7 @@ class _ScriptedDataflow(TrainerDataServicer):
             pb.AttachReply,
         )
 
-    async def PullBatch(  # type: ignore[override]
+    async def PullBatch(  # type: ignore[override]  # generated servicers have no types
         self, request: pb.PullBatchRequest, context: Context
     ) -> AsyncIterator[bytes]:
         """See the proto."""

@@ -156,7 +156,7 @@ async def survives_hostile_replies(check: WorkflowCheck) -> str:
             record = EpisodeRecord(reply=reply)
             try:
                 trajectories = await started.run(record)
-            except Exception as problem:
+            except Exception as problem:  # a workflow may raise anything
                 raise Broken(f"{name}: {plugin_cause(problem)}") from problem
             _check_values(started.workflow, trajectories)
             for trajectory in trajectories:
@@ -264,7 +264,7 @@ async def _expect_failure(started: _Started, record: EpisodeRecord, boundary: Bo
     except RolloutFailed as failure:
         require(failure.boundary is boundary, f"the boundary is {failure.boundary.value!r}")
         return
-    except Exception as problem:
+    except Exception as problem:  # a workflow may raise anything
         raise Broken(f"{type(problem).__name__} is raised instead of RolloutFailed") from problem
     raise Broken("the episode ended with trajectories")
 

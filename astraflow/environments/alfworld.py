@@ -178,7 +178,7 @@ class _Engine:
     """ALFWorld's domain and grammar, and the planner library that holds the state of games."""
 
     def __init__(self) -> None:
-        data = Path(str(find_spec("alfworld").origin)).parent / "data"  # type: ignore[union-attr]
+        data = Path(str(find_spec("alfworld").origin)).parent / "data"  # type: ignore[union-attr]  # the module was imported, so it has a spec
         logic = import_module("textworld.envs.pddl.logic")
         self._entity = import_module("textworld.generator.game").EntityInfo
         self._demangler = import_module("alfworld.agents.utils.misc").Demangler

@@ -123,7 +123,7 @@ class ScienceWorldGame:
             yield
         except AstraFlowError:
             raise
-        except Exception as problem:
+        except Exception as problem:  # the library passes on any error of its Java process
             self._engine, engine = None, self._engine
             _stop(engine)
             raise RolloutFailed(

@@ -122,7 +122,7 @@ def _hub_errors(source: RemoteSource, command: str) -> Iterator[None]:
                 code="fetch.no_space",
             ) from problem
         raise _unreachable(source, command, str(problem).partition("\n")[0]) from problem
-    except Exception as problem:
+    except Exception as problem:  # network errors have types of several libraries
         if type(problem).__module__.partition(".")[0] not in {"httpx", "httpx2", "httpcore", "requests", "urllib3"}:
             raise
         raise _unreachable(source, command, str(problem)) from problem

@@ -45,4 +45,4 @@ class TrackioTracker:
     def close(self) -> None:
         """Writes pending metrics and ends the run."""
         with contextlib.redirect_stdout(io.StringIO()):
-            self._run.finish()  # type: ignore[no-untyped-call]
+            self._run.finish()  # type: ignore[no-untyped-call]  # trackio has no types

@@ -117,7 +117,7 @@ async def _run_endlessly(name: str, work: Callable[[], Awaitable[None]]) -> None
     """Runs work that must not end by itself. Raises: its error; InternalError when it returns."""
     try:
         await work()
-    except Exception:
+    except Exception:  # logged with its traceback, and raised again
         log.exception("background_work_failed", work=name)
         raise
     raise InternalError(

@@ -224,7 +224,7 @@ async def _captured_async(requests: AsyncIterator[Any], problems: list[Exception
     try:
         async for request in requests:
             yield request
-    except Exception as problem:
+    except Exception as problem:  # kept for the caller, and raised again
         problems.append(problem)
         raise
 
@@ -232,7 +232,7 @@ async def _captured_async(requests: AsyncIterator[Any], problems: list[Exception
 def _captured_sync(requests: Iterator[Any], problems: list[Exception]) -> Iterator[Any]:
     try:
         yield from requests
-    except Exception as problem:
+    except Exception as problem:  # kept for the caller, and raised again
         problems.append(problem)
         raise
 

@@ -251,7 +251,7 @@ def _refusing(call: _Call) -> Any:
                 "cannot complete the call: the credential became valid only after the call arrived; call again",
                 code="credential.retry",
             )
-        except Exception as problem:
+        except Exception as problem:  # each error becomes a status of the call
             await _abort(context, problem, call.method)
 
     return refused
@@ -270,7 +270,7 @@ def _wrap_unary(behaviour: Callable[..., Awaitable[Any]], call: _Call) -> Any:
                 except asyncio.CancelledError:
                     _raise_for(watch)
                     raise
-        except Exception as problem:
+        except Exception as problem:  # each error becomes a status of the call
             await _abort(context, problem, call.method)
 
     return wrapped
@@ -288,7 +288,7 @@ def _wrap_stream(behaviour: Callable[..., AsyncIterator[Any]], call: _Call) -> A
                 except asyncio.CancelledError:
                     _raise_for(watch)
                     raise
-        except Exception as problem:
+        except Exception as problem:  # each error becomes a status of the call
             await _abort(context, problem, call.method)
 
     return wrapped

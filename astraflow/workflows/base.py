@@ -41,7 +41,7 @@ class RewardScorer:
                 score = with_short_answer(
                     await score_completion(self.reward, prompt, completion, finish, tokens=tokens)
                 )
-        except Exception as problem:
+        except Exception as problem:  # a reward may raise anything
             raise RolloutFailed(
                 plugin_cause(problem), boundary=Boundary.REWARD, code="rollout.reward_failed"
             ) from problem

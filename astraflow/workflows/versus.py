@@ -149,7 +149,7 @@ async def _called(call: str, timeout_s: float, calling: Awaitable[GameTurn]) -> 
                 turn = await calling
     except (RolloutFailed, InvalidInput):
         raise
-    except Exception as problem:
+    except Exception as problem:  # a game may raise anything
         raise RolloutFailed(
             f"cannot continue the game: {type(problem).__name__} in {call!r}: {problem}; look for its own log, or "
             "raise its limits",
@@ -171,5 +171,5 @@ async def _close(game: Game) -> None:
     try:
         async with asyncio.timeout(CLOSE_S):
             await game.close()
-    except Exception:
+    except Exception:  # a game may raise anything; the episode is over
         log.exception("game_not_closed", game=type(game).__name__)

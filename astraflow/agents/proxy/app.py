@@ -290,7 +290,7 @@ async def _reporting_defects(session: ProxySession, work: Coroutine[Any, Any, No
         await work
     except (CallRefused, ClientGone):
         raise
-    except Exception as problem:
+    except Exception as problem:  # whatever it is, the agent learns that its session failed
         raise SessionFailed(session, problem) from problem
 
 

@@ -53,7 +53,7 @@ class UpstreamPolicy:
         try:
             call = ModelCall(options=options, messages=self._tokenizer.messages(prompt))
             reply = await self.upstream.complete(call, extra=self.extra_fields(sampling))
-        except Exception as problem:
+        except Exception as problem:  # whatever the endpoint's client raises is a failed rollout
             raise RolloutFailed(str(problem), boundary=Boundary.ENGINE, code="rollout.engine_failed") from problem
         text, is_stopped = cut_at_stop(reply.message.content, sampling.stop_strings)
         is_cut = reply.finish is ReplyFinish.LENGTH and not is_stopped

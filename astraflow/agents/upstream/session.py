@@ -156,7 +156,7 @@ class UpstreamSession:
                 return await self._answered(call, number)
         except CallRefused:
             raise
-        except Exception as problem:
+        except Exception as problem:  # whatever the endpoint's client raises is a failed rollout
             self.failure = self.failure or RolloutFailed(
                 str(problem), boundary=Boundary.ENGINE, code="rollout.engine_failed"
             )

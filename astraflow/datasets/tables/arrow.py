@@ -137,7 +137,7 @@ def _loaded(origin: DatasetSource, written: Sequence[str]) -> tuple[Any, bool]:
             f"cannot load dataset {origin.path!r}: {_cause(problem)}; check the file, and the options",
             code="dataset.unreadable",
         ) from problem
-    except Exception as problem:
+    except Exception as problem:  # network errors have types of several libraries
         if not _is_network(problem):
             raise
         raise InvalidInput(_unreachable(origin), code="dataset.hub_unreachable") from problem

@@ -131,7 +131,7 @@ class EnvironmentHost:
             except (InvalidInput, RolloutFailed, asyncio.CancelledError):
                 await self._close(name)
                 raise
-            except Exception as problem:
+            except Exception as problem:  # an environment may raise anything
                 await self._close(name)
                 raise _as_failure(problem, limit_s) from problem
             episode.turn, episode.last = turn, answer

@@ -109,7 +109,7 @@ def _allowed_paths(trees: Sequence[str], protected: Sequence[str]) -> list[tuple
     """Returns the paths that programs of the policy reach, each with whether they may write there: they read everything
     but the protected folders, and write to the policy's folders and those for temporary files. What they wrote
     elsewhere, such as a module of Python, would become a part of the tests."""
-    temporary = [os.path.realpath(path) for path in (os.environ.get("TMPDIR", "/tmp"), "/tmp", "/var/tmp", "/dev")]  # noqa: S108
+    temporary = [os.path.realpath(path) for path in (os.environ.get("TMPDIR", "/tmp"), "/tmp", "/var/tmp", "/dev")]  # noqa: S108 (compared with paths, not written to)
     writable = [path for path in (*trees, *temporary) if not _touches(path, protected)]
     return [*((path, False) for path in _readable_paths(protected)), *((path, True) for path in writable)]
 

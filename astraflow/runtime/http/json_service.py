@@ -216,7 +216,7 @@ def _endpoint(handler: Handler, token: str) -> Callable[[Request], Awaitable[JSO
             return _error(422, problem)
         except AstraFlowError as problem:
             return _error(503, problem)
-        except Exception as problem:
+        except Exception as problem:  # the client gets an answer; the log has the traceback
             log.exception("request_failed", path=request.url.path)
             text = f"{type(problem).__name__}: {problem}"[:_MAX_ERROR_CHARACTERS]
             return JSONResponse({"code": "internal_error", "message": text}, status_code=500)

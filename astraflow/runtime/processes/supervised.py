@@ -159,7 +159,7 @@ def _descendants() -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208 (pathlib takes longer to import than the rest)
         if entry.isdecimal():
-            with suppress(OSError), open(f"/proc/{entry}/stat", errors="replace") as file:  # noqa: PTH123
+            with suppress(OSError), open(f"/proc/{entry}/stat", errors="replace") as file:  # noqa: PTH123 (pathlib is slower, and this runs for every process)
                 # The name, in parentheses, may contain blanks; the state and the parent follow it.
                 parent = int(file.read().rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry))
@@ -175,7 +175,7 @@ def mapped_shared_memory(pid: int) -> set[str]:
     They are found by inode: a semaphore is mapped under a temporary name, and then linked to its own.
     """
     inodes = set()
-    with suppress(OSError), open(f"/proc/{pid}/maps", errors="replace") as file:  # noqa: PTH123
+    with suppress(OSError), open(f"/proc/{pid}/maps", errors="replace") as file:  # noqa: PTH123 (the same)
         for line in file:
             fields = line.split(None, 5)
             if len(fields) == 6 and fields[5].startswith(_SHARED_FOLDER):
@@ -190,7 +190,7 @@ def remove(paths: Iterable[str]) -> None:
     """Removes files, except those that are gone or of another user."""
     for path in paths:
         with suppress(FileNotFoundError, PermissionError):
-            os.unlink(path)  # noqa: PTH108
+            os.unlink(path)  # noqa: PTH108 (the same)
 
 
 def _end_as(status: int) -> None:

@@ -233,7 +233,7 @@ class MultipartPublishes:
     async def _commit(self, state: _MultipartPublish) -> None:
         try:
             outcome: bool | Exception = await self._commit_upload(state.upload)
-        except Exception as problem:
+        except Exception as problem:  # the publisher gets it as the outcome
             outcome = problem
         self._finish(state, outcome)
 

@@ -89,7 +89,7 @@ async def _observed(call: str, timeout_s: float, observing: Awaitable[Observatio
                 observation = await observing
     except (RolloutFailed, InvalidInput):
         raise
-    except Exception as problem:
+    except Exception as problem:  # an environment may raise anything
         is_late = isinstance(problem, TimeoutError) and limit.expired()
         cause = f"no answer to '{call}' after {timeout_s:g} s" if is_late else plugin_cause(problem)
         raise RolloutFailed(
@@ -128,5 +128,5 @@ async def _close_logged(environment: Environment) -> None:
     try:
         async with asyncio.timeout(CLOSE_S):
             await environment.close()
-    except Exception:
+    except Exception:  # an environment may raise anything; the episode is over
         log.exception("environment_not_closed", environment=type(environment).__name__)

@@ -49,7 +49,7 @@ async def open_tools(
             tools += await resources.enter_async_context(source.open(prompt, seed))
         except (RolloutFailed, InvalidInput):
             raise
-        except Exception as problem:
+        except Exception as problem:  # a tool source may raise anything
             raise _failed("open the tools", problem) from problem
     names = Counter(tool.name for tool in tools)
     repeated = sorted(name for name, count in names.items() if count > 1)
@@ -161,7 +161,7 @@ class ToolCalls:
                     return await tool.call(call.arguments)
         except (ToolError, RolloutFailed):
             raise
-        except Exception as problem:
+        except Exception as problem:  # a tool may raise anything
             if isinstance(problem, TimeoutError) and limit.expired():
                 raise ToolError(f"no result after {timeout_s:.3g} s", code="tool.timeout") from None
             raise _failed(f"call the tool {tool.name!r}", problem) from problem
