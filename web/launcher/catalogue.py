@@ -7,8 +7,9 @@ import re
 import sys
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -50,16 +51,17 @@ async def cli_output(arguments: Sequence[str], *, timeout_s: float, command: Seq
 
 
 TIMEOUT_S = 60.0
-CATALOGUE_CACHE_S = 30.0
-"""Lifetime of cached recipes and forms, in seconds; recipes change only with installs."""
-PREFLIGHT_CACHE_S = 30.0
-"""Lifetime of cached preflight checks, in seconds; each takes several calls to a cloud."""
+CACHE_S = 30.0
+"""Lifetime of a cached answer, in seconds: recipes change only with installs, and each preflight check takes several
+calls to a cloud."""
 MAX_CONCURRENT_PREFLIGHTS = 2
 NO_ROLE = "none"
 """Role that may override nothing."""
-MAX_CACHED_FORMS = 64
-"""Maximum number of cached forms and preflight checks. A form is requested while it is filled in and on submission."""
+MAX_CACHED = 128
+"""Maximum number of cached answers. A form is requested while it is filled in and on submission."""
 
+
+T = TypeVar("T")
 
 _CARDS = TypeAdapter(tuple[RecipeCard, ...])
 _FORM = TypeAdapter(RecipeForm)
@@ -80,24 +82,17 @@ class Catalogue:
         self._clock = clock
         self._host = ["--host", join_host] if join_host else []
         self._preflight_slots = asyncio.Semaphore(MAX_CONCURRENT_PREFLIGHTS)
-        self._preflights: OrderedDict[tuple[str, ...], tuple[float, RecipePreflight]] = OrderedDict()
         self._folders = [part for folder in folders for part in ("--recipes", str(folder))]
-        self._cards: tuple[RecipeCard, ...] = ()
-        self._cards_read_at: float | None = None
-        self._forms: OrderedDict[tuple[str, ...], tuple[float, RecipeForm]] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, ...], tuple[float, Any]] = OrderedDict()
 
     async def cards(self) -> tuple[RecipeCard, ...]:
         """Returns the built-in and declared recipes. Raises: InvalidInput, DeadlineExceeded."""
-        now = self._clock.now()
-        if self._cards_read_at is None or now - self._cards_read_at > CATALOGUE_CACHE_S:
-            output = await cli_output(["recipes", "--json", *self._folders], timeout_s=TIMEOUT_S)
-            self._cards = _CARDS.validate_json(output)
-            self._cards_read_at = now
-        return self._cards
+        return await self._answer(_CARDS, *self._folders)
 
     async def card(self, name: str) -> RecipeCard:
         """Returns a recipe that can be launched. Raises: InvalidInput for an unknown or a broken recipe."""
-        for card in await self.cards():
+        cards = await self.cards()
+        for card in cards:
             if card.name == name and card.problem:
                 raise InvalidInput(
                     f"cannot launch the recipe {name!r}: {card.problem}; fix it or choose another",
@@ -105,7 +100,7 @@ class Catalogue:
                 )
             if card.name == name:
                 return card
-        card_names = ", ".join(card.name for card in self._cards)
+        card_names = ", ".join(card.name for card in cards)
         raise InvalidInput(
             f"cannot launch the recipe {name[:80]!r}: unknown name; use one of {card_names}", code="recipe.unknown"
         )
@@ -116,56 +111,33 @@ class Catalogue:
         role: role of the user who chose; without one, every override is refused.
         Raises: InvalidInput for a recipe that cannot be read, DeadlineExceeded.
         """
-        cache_key = (role, name_or_path, *overrides)
-        cached = self._forms.get(cache_key)
-        if cached is None or self._clock.now() - cached[0] > CATALOGUE_CACHE_S:
-            command = [
-                "recipes",
-                "--json",
-                *self._folders,
-                *self._host,
-                *self._override_options(role, overrides),
-                "--",
-                name_or_path,
-            ]
-            form = _FORM.validate_json(await cli_output(command, timeout_s=TIMEOUT_S))
-            cached = self._forms[cache_key] = (self._clock.now(), form)
-            _evict_oldest(self._forms)
-        return cached[1]
+        options = [*self._folders, *self._host, *self._override_options(role, overrides)]
+        return await self._answer(_FORM, *options, "--", name_or_path)
 
     async def preflight(self, name_or_path: str, overrides: Sequence[str] = (), *, role: str = "") -> RecipePreflight:
         """Runs the preflight check of a recipe's fleet, or returns a cached result. role: as in `form`.
 
         Raises: InvalidInput, also for an override that the role may not make, DeadlineExceeded.
         """
-        cache_key = (role, name_or_path, *overrides)
+        options = ["--preflight", *self._folders, *self._override_options(role, overrides)]
         async with self._preflight_slots:
-            cached = self._preflights.get(cache_key)
-            if cached is None or self._clock.now() - cached[0] > PREFLIGHT_CACHE_S:
-                command = [
-                    "recipes",
-                    "--preflight",
-                    "--json",
-                    *self._folders,
-                    *self._override_options(role, overrides),
-                    "--",
-                    name_or_path,
-                ]
-                result = _PREFLIGHT.validate_json(await cli_output(command, timeout_s=TIMEOUT_S))
-                cached = self._preflights[cache_key] = (self._clock.now(), result)
-                _evict_oldest(self._preflights)
-            return cached[1]
+            return await self._answer(_PREFLIGHT, *options, "--", name_or_path)
+
+    async def _answer(self, answer: TypeAdapter[T], *options: str) -> T:
+        """Returns the answer of `astraflow recipes`, which is read again after a while."""
+        read_at, value = self._answers.get(options, (-inf, None))
+        if self._clock.now() - read_at > CACHE_S:
+            value = answer.validate_json(await cli_output(["recipes", "--json", *options], timeout_s=TIMEOUT_S))
+            self._answers[options] = self._clock.now(), value
+            while len(self._answers) > MAX_CACHED:
+                self._answers.popitem(last=False)
+        known: T = value
+        return known
 
     def _override_options(self, role: str, overrides: Sequence[str]) -> list[str]:
         """Returns the options for overrides and their permissions; empty without overrides."""
         sets = [part for override in overrides for part in ("--set", override)]
         return [*sets, "--as", role or NO_ROLE, *self._data] if sets else []
-
-
-def _evict_oldest(cache: OrderedDict[tuple[str, ...], Any]) -> None:
-    """Removes the oldest entries beyond the limit."""
-    while len(cache) > MAX_CACHED_FORMS:
-        cache.popitem(last=False)
 
 
 def overrides_from(choices: Mapping[str, Any], form: RecipeForm) -> list[str]:

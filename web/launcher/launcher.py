@@ -59,16 +59,26 @@ class Launch:
     """A launched run with its current state."""
 
     name: str
+    """Name of the run."""
     recipe: str
+    """Name of its recipe."""
     folder: RunFolder
     state: LaunchState
+    """State of its processes."""
     actor: str
+    """User who launched it."""
     launched_at: float
+    """Unix seconds."""
     final_message: str
-    """Reason of its end, from its process; empty until then."""
+    """Reason of its end, from its process; empty while it runs."""
     options: LaunchOptions
     needs_admin: bool
     """Whether it has settings that only an admin may override."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it has not ended."""
+        return self.state is not LaunchState.ENDED
 
     @property
     def can_resume(self) -> bool:

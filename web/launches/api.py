@@ -187,44 +187,34 @@ def _options(body: LaunchSettings, usual: LaunchOptions) -> LaunchOptions:
 
 
 def _to_response(launch: Launch) -> dict[str, Any]:
-    return {
-        "name": launch.name,
-        "recipe": launch.recipe,
-        "state": launch.state.value,
-        "actor": launch.actor,
-        "launched_at": launch.launched_at,
-        "final_message": launch.final_message,
-        "folder": str(launch.folder.path),
-        "fleet": launch.options.has_fleet,
-        "ends_by_itself": launch.options.ends_by_itself,
-        "limit_s": launch.options.limit_s,
-        "can_resume": launch.can_resume,
-        "logs": launch.folder.logs(),
-    }
+    return LaunchResponse.values_of(
+        launch,
+        folder=str(launch.folder.path),
+        fleet=launch.options.has_fleet,
+        ends_by_itself=launch.options.ends_by_itself,
+        limit_s=launch.options.limit_s,
+        logs=launch.folder.logs(),
+    )
 
 
 def _preview(choice: LaunchChoice) -> dict[str, Any]:
     form = choice.form
     pools = choice.preflight.pools if choice.preflight is not None else form.pools
-    return {
-        "recipe": choice.source.recipe,
-        "of": choice.source.earlier_run,
-        "is_ready": choice.is_ready,
-        "problem": choice.problem,
-        "problems": form.problems,
-        "checks": form.checks,
-        "machines": choice.machines,
-        "cost": choice.cost,
-        "pools": pools if choice.has_pools else (),
-        "usd_per_hour": 0.0 if choice.has_pools else form.usd_per_hour,
-        "usd_per_hour_max": form.usd_per_hour_max,
-        "usd_per_day_max": form.usd_per_day_max,
-        "provider_checks": choice.provider_checks,
-        "provider_problem": choice.preflight_problem,
-        "toml": form.toml,
-        "command": choice.command,
-        "request": {"method": "POST", "address": LAUNCHES_PATH, "body": choice.body},
-        "fleet": choice.options.has_fleet,
-        "ends_by_itself": choice.options.ends_by_itself,
-        "limit_s": choice.options.limit_s,
-    }
+    return LaunchPreviewResponse.values_of(
+        form,
+        recipe=choice.source.recipe,
+        of=choice.source.earlier_run,
+        is_ready=choice.is_ready,
+        problem=choice.problem,
+        machines=choice.machines,
+        cost=choice.cost,
+        pools=pools if choice.has_pools else (),
+        usd_per_hour=0.0 if choice.has_pools else form.usd_per_hour,
+        provider_checks=choice.provider_checks,
+        provider_problem=choice.preflight_problem,
+        command=choice.command,
+        request={"method": "POST", "address": LAUNCHES_PATH, "body": choice.body},
+        fleet=choice.options.has_fleet,
+        ends_by_itself=choice.options.ends_by_itself,
+        limit_s=choice.options.limit_s,
+    )

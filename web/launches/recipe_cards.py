@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from astraflow.contract.launching import RecipeCard, RecipeNeeds, RecipeObstacle, RecipePicture
+from astraflow.contract.launching import RecipeCard, RecipeNeeds, RecipePicture
 from web.components.formats import duration, several
 
 MAX_POLICIES = 3
@@ -62,20 +62,15 @@ class PictureView:
 class RecipeCardView:
     """Card of one recipe."""
 
-    name: str
-    summary: str
-    shows: str
-    simulated: tuple[str, ...]
-    problem: str
+    recipe: RecipeCard
     hardware: str
     time: str
     picture: PictureView
-    obstacles: tuple[RecipeObstacle, ...]
 
     @property
     def runs_here(self) -> bool:
         """Whether this machine can run it as it is, as far as is known."""
-        return not self.problem and not self.obstacles
+        return not self.recipe.problem and not self.recipe.obstacles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +99,7 @@ def recipe_list(cards: Sequence[RecipeCard], *, only_runnable: bool) -> RecipeLi
     shown = [view for view in views if view.runs_here or not only_runnable]
     families = [
         RecipeFamily(name=name, cards=tuple(sorted(group, key=lambda view: not view.runs_here)))
-        for name, group in groupby(shown, key=lambda view: view.name.partition("/")[0])
+        for name, group in groupby(shown, key=lambda view: view.recipe.name.partition("/")[0])
     ]
     return RecipeList(
         families=tuple(sorted(families, key=lambda family: not family.cards[0].runs_here)),
@@ -134,15 +129,10 @@ def hardware_text(needs: RecipeNeeds) -> str:
 def _card(card: RecipeCard) -> RecipeCardView:
     measured_on = f" on {card.measured_on}" if card.measured_on else ""
     return RecipeCardView(
-        name=card.name,
-        summary=card.summary,
-        shows=card.shows,
-        simulated=card.simulated,
-        problem=card.problem,
+        recipe=card,
         hardware=hardware_text(card.needs),
         time=f"about {duration(card.minutes * 60)}{measured_on}" if card.minutes else "not measured",
         picture=_picture(card.picture),
-        obstacles=card.obstacles,
     )
 
 

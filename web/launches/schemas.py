@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from astraflow.contract.launching import FormCheck, FormProblem, PoolEstimate, ProviderCheck, RecipeCard
-from web.launcher.launcher import LaunchState
+from web.launcher.launcher import Launch
 from web.rest.common import NAME, WITHOUT_NUL, NumberedPage, Reason, RequestBody, ResponseModel
 from web.rest.contract_models import fields_of
 
@@ -117,15 +117,10 @@ class ClonePreviewRequest(LaunchSettings):
     reason: UnusedReason = ""
 
 
+@fields_of(Launch, without=("folder", "options", "needs_admin"))
 class LaunchResponse(ResponseModel):
     """Launched run."""
 
-    name: str = Field(description="Name of the run.")
-    recipe: str = Field(description="Name of its recipe.")
-    state: LaunchState = Field(description="State of its processes.")
-    actor: str = Field(description="User who launched it.")
-    launched_at: float = Field(description="Unix seconds.")
-    final_message: str = Field(description="How it ended; empty while it runs.")
     folder: str = Field(description="Folder of the run on this machine.")
     fleet: bool = Field(description="Whether a fleet service starts the nodes.")
     ends_by_itself: bool = Field(description="Whether the run stops at the stop condition of the recipe.")

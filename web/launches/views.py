@@ -227,31 +227,21 @@ class LaunchChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchRow:
-    """A launched run in the list."""
-
-    name: str
-    recipe: str
-    state: str
-    tone: str
-    actor: str
-    launched_at: float
-    final_message: str
-    is_active: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchView:
     """View model of the page of a launched run."""
 
-    row: LaunchRow
-    folder: str
+    launch: Launch
     options: str
+    """Start options in a sentence."""
     programs: tuple[str, ...]
     """Processes that have a log."""
     program: str
     """Process whose log is shown."""
-    can_resume: bool
+
+    @property
+    def tone(self) -> str:
+        """Tone of its state."""
+        return TONES[self.launch.state]
 
 
 def _as_json(field: FormField) -> bool | int | float | str | None:
@@ -270,32 +260,11 @@ def _as_json(field: FormField) -> bool | int | float | str | None:
     return text or None
 
 
-def launch_row(launch: Launch) -> LaunchRow:
-    """Returns the table row of a launch."""
-    return LaunchRow(
-        name=launch.name,
-        recipe=launch.recipe,
-        state=launch.state.value,
-        tone=TONES[launch.state],
-        actor=launch.actor,
-        launched_at=launch.launched_at,
-        final_message=launch.final_message,
-        is_active=launch.state is not LaunchState.ENDED,
-    )
-
-
 def launch_view(launch: Launch, program: str) -> LaunchView:
     """Returns the page of a launch."""
     programs = tuple(launch.folder.logs())
     chosen = program if program in programs else LAUNCH_LOG
-    return LaunchView(
-        row=launch_row(launch),
-        folder=str(launch.folder.path),
-        options=_start_options_text(launch),
-        programs=programs,
-        program=chosen,
-        can_resume=launch.can_resume,
-    )
+    return LaunchView(launch=launch, options=_start_options_text(launch), programs=programs, program=chosen)
 
 
 def _start_options_text(launch: Launch) -> str:

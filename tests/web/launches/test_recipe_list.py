@@ -100,7 +100,7 @@ async def test_the_page_and_the_api_show_the_same_needs_and_obstacles(
 def test_recipes_are_grouped_by_folder_and_those_that_run_here_come_first() -> None:
     large, small = (replace(LARGE, name=name) for name in ("math", "smoke/full"))
     families = recipe_list((large, small, HERE), only_runnable=False).families
-    names = [(family.name, [card.name for card in family.cards]) for family in families]
+    names = [(family.name, [card.recipe.name for card in family.cards]) for family in families]
     assert names == [("smoke", ["smoke", "smoke/full"]), ("math", ["math"])]
 
 
