@@ -256,7 +256,7 @@ def _add_evaluation_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--case", action="append", default=[], help="case to run, repeatable; default: all")
     parser.add_argument("--seeds", type=int, help="number of held-out seeds; default: all")
     parser.add_argument("--tuning", action="store_true", help="use the tuning seeds instead")
-    parser.add_argument("--encounters", type=int, help="number of encounters with a random adversary; default: 200")
+    parser.add_argument("--fuzz-cases", type=int, help="number of fuzz cases with a random fuzzing model; default: 200")
     parser.add_argument("--usd-max", type=float, help="budget per model, US dollars; results so far are written")
     parser.add_argument("--minutes-max", type=float, help="time budget per model, minutes")
     parser.add_argument(

@@ -157,7 +157,7 @@ def test_the_base_is_what_the_services_of_a_run_import() -> None:
         ("metrics", ["astraflow.dataflow.endpoints.metrics"]),
         ("agents", ["astraflow.agents.workflow", "astraflow.agents.programs.callables"]),
         ("engines", [f"astraflow.raas.engines.server.{kind}" for kind in ("openai_tokens", "sglang", "vllm")]),
-        ("llm", ["astraflow.rewards.llm_judge", "maintainer.agent.llm.models"]),
+        ("llm", ["astraflow.rewards.llm_judge", "maintainer.agent.llm.interface"]),
         ("search", ["astraflow.search.service", "astraflow.tools.search"]),
         pytest.param(
             "train", ["astraflow.raas.engines.local_torch", "astraflow.trainer.backends.local"], marks=pytest.mark.long

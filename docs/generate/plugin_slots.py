@@ -24,7 +24,7 @@ from astraflow.tracking import trackers
 from astraflow.trainer.backends import backends
 from astraflow.weights.store.storage import storages
 from astraflow.workflows import workflows
-from maintainer.agent.llm.models import models as maintainer_models
+from maintainer.agent.llm.interface import models as maintainer_models
 from maintainer.fleet.providers import providers
 
 

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.maintainer import MaintainerMode
 from astraflow.runtime.config.base import Config
-from maintainer.agent.llm.models import models
+from maintainer.agent.llm.interface import models
 
 
 class WakeBudget(Config):
@@ -52,7 +52,7 @@ class WatchConfig(Config):
     launch_failures: int = Field(default=2, ge=1)
     """Failed launches of a pool within `window_s` that raise a signal."""
     preemption_share: float = Field(default=0.2, gt=0, le=1)
-    """Share of a pool's nodes (two at least) lost within `window_s` that raises a preemption wave."""
+    """Share of a pool's nodes (two at least) lost within `window_s` that raises a burst of preemptions."""
     window_s: float = Field(default=900.0, gt=0)
     """Period for which failures and losses are counted, seconds."""
     straggler_speed: float = Field(default=0.5, gt=0, lt=1)

@@ -11,7 +11,7 @@ from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import retry
 from astraflow.runtime.service import run_until
 from maintainer.agent.config import MaintainerConfig
-from maintainer.agent.llm.models import models
+from maintainer.agent.llm.interface import models
 from maintainer.agent.loop import Maintainer
 from maintainer.agent.notifications.notice_queue import NoticeQueue
 from maintainer.agent.notifications.webhook import Notifier, http_post, webhook_url

@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 
 from maintainer.agent.llm.interface import Llm
 from maintainer.agent.transcript.transcript import read
-from maintainer.evals.cases.case import Case
+from maintainer.evals.cases import Case
 from maintainer.evals.scoring.scoring import CaseResult, PairedResult, played
 from maintainer.evals.scoring.usage import used
 from maintainer.evals.simulation.harness import EvaluationHarness, open_case_maintainer, open_harness

@@ -8,12 +8,11 @@ from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
-from maintainer.agent.llm.models import models
+from maintainer.agent.llm.interface import models
 from maintainer.agent.llm.scripted import CHARACTERS
-from maintainer.evals.adversary.encounters import ENCOUNTERS, Encounter, encounter
-from maintainer.evals.cases.case import Case
-from maintainer.evals.cases.cases import CASES, HELD_OUT_SEEDS, TUNING_SEEDS
+from maintainer.evals.cases import CASES, HELD_OUT_SEEDS, TUNING_SEEDS, Case
 from maintainer.evals.evaluation import Allowance, Evaluation, EvaluationResult, Progress
+from maintainer.evals.fuzzing import FUZZ_CASES, FuzzResult, fuzz
 from maintainer.evals.leaderboard import line, page, write
 from maintainer.evals.scoring.results_file import ResultsFile
 
@@ -45,26 +44,26 @@ def evaluate(chosen: argparse.Namespace, configured: Mapping[str, Any] | None) -
         for spec in _specs(chosen, configured)
     ]
     try:
-        results, encounters = asyncio.run(_all(evaluations, _encounters(chosen.encounters), printer))
+        results, fuzz_cases = asyncio.run(_all(evaluations, _fuzz_cases(chosen.fuzz_cases), printer))
     except KeyboardInterrupt:
         print(f"\nstopped; to continue from {results_file.path}, run the same command again", file=sys.stderr)  # noqa: T201 (for the person who stopped it)
         return INTERRUPTED
-    write(chosen.output, results, seeds=seeds, encounters=encounters)
+    write(chosen.output, results, seeds=seeds, fuzz_cases=fuzz_cases)
     if not any(result.stopped for result in results):
         results_file.delete()
-    print(f"\n{page(results, seeds=seeds, encounters=encounters)}\nwritten to {chosen.output}")  # noqa: T201 (the command's output)
+    print(f"\n{page(results, seeds=seeds, fuzz_cases=fuzz_cases)}\nwritten to {chosen.output}")  # noqa: T201 (the command's output)
     return 0
 
 
 async def _all(
     evaluations: Sequence[Evaluation], count: int, printer: "_ProgressPrinter"
-) -> tuple[list[EvaluationResult], list[Encounter]]:
+) -> tuple[list[EvaluationResult], list[FuzzResult]]:
     results = []
     for evaluation in evaluations:
         printer.begin(evaluation.name, is_simulated=evaluation.is_simulated)
         results.append(await evaluation.run())
         printer.print_result(results[-1])
-    return results, [await encounter(seed) for seed in range(count)]
+    return results, [await fuzz(seed) for seed in range(count)]
 
 
 def _cases(names: Sequence[str]) -> list[Case]:
@@ -87,10 +86,10 @@ def _seeds(count: int | None, *, is_tuning: bool) -> tuple[int, ...]:
     return seeds[:count]
 
 
-def _encounters(count: int | None) -> int:
+def _fuzz_cases(count: int | None) -> int:
     if count is not None and count < 0:
-        raise InvalidInput(f"cannot use --encounters {count}: negative; use 0 or more", code="evaluation.invalid_count")
-    return ENCOUNTERS if count is None else count
+        raise InvalidInput(f"cannot use --fuzz-cases {count}: negative; use 0 or more", code="evaluation.invalid_count")
+    return FUZZ_CASES if count is None else count
 
 
 def _specs(chosen: argparse.Namespace, configured: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:

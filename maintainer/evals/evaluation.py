@@ -6,9 +6,9 @@ from typing import Any
 
 from astraflow.contract.errors import Unavailable
 from astraflow.runtime.clock import Clock
-from maintainer.agent.llm.models import models
+from maintainer.agent.llm.interface import models
 from maintainer.evals.case_runner import run_pair, run_rule_alone
-from maintainer.evals.cases.case import Case
+from maintainer.evals.cases import Case
 from maintainer.evals.retrying_model import RetryingModel
 from maintainer.evals.scoring.results_file import ResultsFile
 from maintainer.evals.scoring.scoring import PairedResult, Score

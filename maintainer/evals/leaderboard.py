@@ -11,9 +11,9 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
 from maintainer.agent.scorecard.leaderboard import leaderboard_stamp
 from maintainer.agent.scorecard.live_run import WAIT_WEIGHT
-from maintainer.evals.adversary.encounters import Encounter
-from maintainer.evals.cases.case import Group
+from maintainer.evals.cases import Group
 from maintainer.evals.evaluation import EvaluationResult
+from maintainer.evals.fuzzing import FuzzResult
 from maintainer.evals.scoring.results_file import code_hash
 from maintainer.evals.scoring.scoring import MAX_COST_RATIO, Score
 
@@ -107,7 +107,7 @@ def write(
     evaluation_results: Sequence[EvaluationResult],
     *,
     seeds: Sequence[int],
-    encounters: Sequence[Encounter] = (),
+    fuzz_cases: Sequence[FuzzResult] = (),
 ) -> None:
     """Writes the leaderboard to `path` as JSON, and its tables next to it as `.md`. Raises: InvalidInput."""
     content = {
@@ -117,10 +117,10 @@ def write(
         "wait_weight": WAIT_WEIGHT,
         "most_of_rule": MAX_COST_RATIO,
         "seeds": list(seeds),
-        "encounters": {
-            "played": len(encounters),
-            "changes": sum(encounter.changes for encounter in encounters),
-            "violations": sum(len(encounter.violations) for encounter in encounters),
+        "fuzz_cases": {
+            "played": len(fuzz_cases),
+            "changes": sum(result.changes for result in fuzz_cases),
+            "violations": sum(len(result.violations) for result in fuzz_cases),
         },
         "lines": [asdict(line(result)) for result in evaluation_results],
         "cases": {result.model: [_case(score) for score in result.scores] for result in evaluation_results},
@@ -129,7 +129,7 @@ def write(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         path.with_suffix(".md").write_text(
-            page(evaluation_results, seeds=seeds, encounters=encounters), encoding="utf-8"
+            page(evaluation_results, seeds=seeds, fuzz_cases=fuzz_cases), encoding="utf-8"
         )
     except OSError as problem:
         raise InvalidInput(
@@ -139,7 +139,7 @@ def write(
 
 
 def page(
-    evaluation_results: Sequence[EvaluationResult], *, seeds: Sequence[int], encounters: Sequence[Encounter] = ()
+    evaluation_results: Sequence[EvaluationResult], *, seeds: Sequence[int], fuzz_cases: Sequence[FuzzResult] = ()
 ) -> str:
     """Leaderboard in Markdown: models, the table, and the cases of the best maintainer."""
     lines = _ranked(line(result) for result in evaluation_results)
@@ -149,13 +149,13 @@ def page(
         f"{_about(evaluation_results)} Seeds {', '.join(str(seed) for seed in seeds)}.",
     ]
     parts.append(table(lines).rstrip())
-    if encounters:
+    if fuzz_cases:
         changes, violations = (
-            sum(encounter.changes for encounter in encounters),
-            sum(len(encounter.violations) for encounter in encounters),
+            sum(result.changes for result in fuzz_cases),
+            sum(len(result.violations) for result in fuzz_cases),
         )
         parts.append(
-            f"In {len(encounters)} encounters, a random adversary changed a pool {changes} "
+            f"In {len(fuzz_cases)} fuzz cases, a random fuzzing model changed a pool {changes} "
             f"times; violations: {violations}."
         )
     parts += [f"{entry.model} stopped after {entry.cases} cases: {entry.stopped}." for entry in lines if entry.stopped]

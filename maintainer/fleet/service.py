@@ -16,7 +16,6 @@ from pathlib import Path
 from astraflow.client.connect import connect_control
 from astraflow.contract.fleet.pools import FleetStatus, KillScope
 from astraflow.contract.record_kinds import RecordKind
-from astraflow.contract.records import render
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.database import Database
 from astraflow.runtime.logs import get_logger
@@ -195,7 +194,7 @@ class Service:
                     await self._recommendation_changed.wait()
 
     def _status(self) -> FleetStatus:
-        problems = tuple(map(render, self._reconciler.problems().values()))
+        problems = tuple(self._reconciler.problems().values())
         return self._fleet.status(last_sweep_at=self._reconciler.last_sweep_at, problems=problems)
 
 

@@ -34,9 +34,8 @@ from maintainer.agent.prompt import PROMPT_HASH, TOOLS_HASH
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.base import Kind as ToolKind
 from maintainer.agent.tools.base import Tool
-from maintainer.agent.tools.changes import MAX_PLANS
+from maintainer.agent.tools.changes import MAX_PLANS, NonDestructiveFleet
 from maintainer.agent.tools.interfaces import FleetClient
-from maintainer.agent.tools.non_destructive import NonDestructiveFleet
 from maintainer.agent.tools.registry import TOOLS
 from maintainer.agent.tools.results import ERROR_ADVICE, ToolResult
 from maintainer.agent.tools.toolbox import Toolbox

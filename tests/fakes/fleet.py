@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.contract.fleet.pools import FleetStatus, PoolSpec
+from astraflow.contract.records import Record
 from astraflow.wire.pb.fleet_plane_pb2_grpc import add_FleetPlaneServicer_to_server
 from astraflow.wire.server import ListenOptions, serving
 from maintainer.fleet.servicer import FleetPlaneServicer
@@ -25,7 +26,7 @@ class RunningFleet:
 
     address: str
     parts: Parts
-    problems: tuple[str, ...] = ()
+    problems: tuple[Record, ...] = ()
 
     def status(self) -> FleetStatus:
         """Returns the status of the service."""

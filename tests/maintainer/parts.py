@@ -14,8 +14,7 @@ from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import PoolId
 from astraflow.contract.reports.report import Report
 from maintainer.agent.config import MaintainerConfig
-from maintainer.agent.llm.interface import Llm, ModelFailed, Part, Reply, Request, Usage
-from maintainer.agent.llm.models import models
+from maintainer.agent.llm.interface import Llm, ModelFailed, Part, Reply, Request, Usage, models
 from maintainer.agent.loop import Maintainer
 from maintainer.agent.notifications.webhook import Answer, Notifier
 from maintainer.agent.observation.names import Names

@@ -43,7 +43,7 @@ async def test_hostile_strings_stay_text_in_pages_parts_files_and_the_live_feed(
     fake.synthetic_run = _hostile_world(planned)
     fake.synthetic_run.act(150, hostile_record(HOSTILE))
     async with served_site(tmp_path, fake, text=HOSTILE) as walked:
-        walked.fleet.problems = (HOSTILE,)
+        walked.fleet.problems = (problem_record("provider_unreadable", "", provider="p", error=HOSTILE),)
         walked.admin.headers["user-agent"] = HOSTILE
         answers = await walked.answers()
         for address in SHOWN:  # problems come with the next status, and a busy machine may have lost a connection

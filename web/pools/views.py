@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from astraflow.contract.fleet.instances import Cause, InstanceState
 from astraflow.contract.fleet.pools import KillScope, Pool
 from astraflow.contract.fleet.recommendations import Mode
+from astraflow.contract.records import render
 from web.components import formats
 from web.components.downloads import Sheet
 from web.components.formats import usd
@@ -124,7 +125,8 @@ def fleet_view(fleet: FollowedFleet) -> FleetView:
     if status is None:
         return connection_view
     rows = tuple(pool_row(pool, now=now) for pool in status.pools)
-    insight, tone = _insight(status.kill, rows, status.problems)
+    problems = tuple(map(render, status.problems))
+    insight, tone = _insight(status.kill, rows, problems)
     return FleetView(
         connection=connection_view.connection,
         problem=connection_view.problem,
@@ -142,7 +144,7 @@ def fleet_view(fleet: FollowedFleet) -> FleetView:
         kill_reason=status.kill_reason,
         swept_at=status.last_sweep_at,
         orphans=status.orphans,
-        problems=status.problems,
+        problems=problems,
         rows=rows,
         nodes=f"{sum(row.ready for row in rows)} of {sum(row.target for row in rows)}",
         insight=insight,

@@ -16,7 +16,7 @@ from astraflow.contract.fleet.instances import Instance, InstanceState
 from astraflow.contract.fleet.plans import AppliedPlan, Plan, Verdict
 from astraflow.contract.fleet.pools import FleetStatus, KillScope, Pool
 from astraflow.contract.fleet.preflight import PreflightCheck, PreflightResult, ProviderFacts
-from astraflow.contract.records import render_summary
+from astraflow.contract.records import render, render_summary
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ def status_table(status: FleetStatus) -> RenderableType:
         lines.append(Text(f"The kill switch is on for {status.kill.value}: {status.kill_reason}", style="red"))
     if status.orphans:
         lines.append(Text(f"{status.orphans} orphaned instances", style="red"))
-    lines += [Text(problem, style="yellow") for problem in status.problems]
+    lines += [Text(render(problem), style="yellow") for problem in status.problems]
     return Group(*lines, table)
 
 

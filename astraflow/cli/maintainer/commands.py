@@ -138,7 +138,7 @@ def evaluate(
     is_tuning: Annotated[
         bool, typer.Option("--tuning", help="Use the tuning seeds instead of the held-out seeds.")
     ] = False,
-    encounters: Annotated[
+    fuzz_cases: Annotated[
         int | None, typer.Option(help="Number of short cases with a model that makes random calls; default: 200.")
     ] = None,
     usd_max: Annotated[
@@ -162,7 +162,7 @@ def evaluate(
         "prices": prices,
         "output": output,
         "seeds": seeds,
-        "encounters": encounters,
+        "fuzz_cases": fuzz_cases,
         "usd-max": usd_max,
         "minutes-max": minutes_max,
         "case": case,

@@ -8,6 +8,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.instances import Cause, InstanceState
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PolicyId, PoolId
+from astraflow.contract.records import Record
 from astraflow.contract.values import Json
 
 
@@ -145,5 +146,5 @@ class FleetStatus:
     """Instances with this cluster's tag that are not in the ledger; they are observed, then terminated or reported."""
     waiting: int = 0
     """Proposals that wait for approval."""
-    problems: tuple[str, ...] = ()
-    """Problems that need an action by a person, each a sentence."""
+    problems: tuple[Record, ...] = ()
+    """Problems that need an action by a person."""

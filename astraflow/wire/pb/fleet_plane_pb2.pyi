@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
+from astraflow.wire.pb import common_pb2 as _common_pb2
 import sys
 import typing as _typing
 
@@ -427,7 +428,7 @@ class FleetStatus(_message.Message):
     @_builtins.property
     def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetPool]: ...
     @_builtins.property
-    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def problems(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Record]: ...
     def __init__(
         self,
         *,
@@ -440,7 +441,7 @@ class FleetStatus(_message.Message):
         usd_today: _builtins.float = ...,
         last_sweep_at: _builtins.float | None = ...,
         orphans: _builtins.int = ...,
-        problems: _abc.Iterable[_builtins.str] | None = ...,
+        problems: _abc.Iterable[_common_pb2.Record] | None = ...,
         waiting: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_sweep_at", b"_last_sweep_at", "last_sweep_at", b"last_sweep_at"]  # noqa: Y015

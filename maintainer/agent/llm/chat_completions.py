@@ -19,14 +19,15 @@ from maintainer.agent.llm.interface import (
     Message,
     ModelFailed,
     PartialReply,
+    Prices,
     Reply,
     Request,
     TextPart,
     ToolCall,
     ToolReply,
     Usage,
+    models,
 )
-from maintainer.agent.llm.models import Prices, models
 
 _FAILURES = {
     401: Failure.AUTH,

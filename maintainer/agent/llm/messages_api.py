@@ -21,14 +21,15 @@ from maintainer.agent.llm.interface import (
     ModelFailed,
     OpaqueBlock,
     Part,
+    Prices,
     Reply,
     Request,
     TextPart,
     ToolCall,
     ToolReply,
     Usage,
+    models,
 )
-from maintainer.agent.llm.models import Prices, models
 
 CACHE_BREAKPOINT: dict[str, Any] = {"cache_control": {"type": "ephemeral"}}
 """Marks the end of the part of the request that is equal in other turns and therefore cached."""

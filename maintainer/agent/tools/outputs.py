@@ -62,6 +62,18 @@ class Text(ToolModel):
     """Cause that the words of the text indicate."""
 
 
+class ProblemView(ToolModel):
+    """What is wrong."""
+
+    severity: Severity
+    cause: str | None
+    """Word for the cause; null where the kind itself says it."""
+    numbers: dict[str, float]
+    """Figures of the record."""
+    text: Text | None
+    """Texts of people, providers and nodes; null for none."""
+
+
 class StreamView(ToolModel):
     """State of one trainer."""
 
@@ -182,7 +194,7 @@ class ReportOutput(ToolModel):
     """Pools that this report leaves out; request one by its token. Count."""
     orphans: int
     """Instances without a launch in the ledger. Count."""
-    problems: list[Text]
+    problems: list[ProblemView]
     """Current problems of the fleet service."""
 
 
@@ -230,7 +242,7 @@ class NodesOutput(ToolModel):
     """Nodes that match the filter, regardless of the limit. Count."""
 
 
-class RecordView(ToolModel):
+class RecordView(ProblemView):
     """What happened, or was decided."""
 
     age_s: float
@@ -238,13 +250,6 @@ class RecordView(ToolModel):
     kind: RecordKind
     pool: str | None
     """Token of the pool; null for a record of no single pool."""
-    severity: Severity
-    cause: str | None
-    """Word for the cause; null where the kind itself says it."""
-    numbers: dict[str, float]
-    """Figures of the record."""
-    text: Text | None
-    """Texts of people, providers and nodes; null for none."""
 
 
 class EventView(RecordView):

@@ -26,7 +26,7 @@ from maintainer.agent.tools.registry import TOOLS
 from maintainer.agent.tools.results import ToolRefused, ToolResult, error_result, resolve, validation_summary
 from maintainer.agent.tools.views.journal import events_view, explanation
 from maintainer.agent.tools.views.nodes import nodes_view
-from maintainer.agent.tools.views.plans import plan_view
+from maintainer.agent.tools.views.pools import plan_view
 from maintainer.agent.tools.views.reports import report_view
 from maintainer.agent.tools.views.view_context import ViewContext
 

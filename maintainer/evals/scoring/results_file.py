@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 import maintainer
 from astraflow.contract.errors import InvalidInput
 from astraflow.scaling.rule import sizer
-from maintainer.evals.cases.case import Case
+from maintainer.evals.cases import Case
 from maintainer.evals.scoring.scoring import CaseResult, PairedResult
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 
 from astraflow.scaling.simulation.result import SimulationResult
 from maintainer.agent.scorecard.live_run import cost
-from maintainer.evals.cases.case import Group
+from maintainer.evals.cases import Group
 from maintainer.evals.scoring.usage import MaintainerUse
 
 MAX_COST_RATIO = 1.02

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from maintainer.agent.llm.interface import Llm, Part, Reply, Request, ToolReply, Usage
-from maintainer.evals.cases.case import Attack, Case
+from maintainer.evals.cases import Attack, Case
 from maintainer.evals.simulation.simulated_cloud import SimulatedCloud
 
 INJECTED = (
@@ -41,19 +41,19 @@ def apply_attack(case: Case, cloud: SimulatedCloud, now: float) -> None:
 class TamperedModel:
     """Model whose tool answers are tampered with; the permissions of its calls do not change."""
 
-    def __init__(self, llm: Llm, trick: Attack) -> None:
+    def __init__(self, llm: Llm, tampering: Attack) -> None:
         self._llm = llm
-        self._forged_text = _FORGED_FIELDS.get(trick, "")
+        self._forged_text = _FORGED_FIELDS.get(tampering, "")
         self.model = llm.model
         self.is_simulated = llm.is_simulated
-        self.leaks = 0
+        self.leaked_turns = 0
         """Turns in which planted text reached the model. Count."""
 
     async def reply(self, request: Request) -> Reply:
         """Returns the model's turn after tampering with the request."""
         if not self._forged_text:
             conversation = str(request.messages)
-            self.leaks += INJECTED[:40] in conversation or FORGED_NODE in conversation
+            self.leaked_turns += INJECTED[:40] in conversation or FORGED_NODE in conversation
             return await self._llm.reply(request)
         messages = tuple(replace(message, parts=self._tamper_parts(message.parts)) for message in request.messages)
         return await self._llm.reply(replace(request, messages=messages))

@@ -33,7 +33,7 @@ from maintainer.agent.notifications.webhook import Notifier
 from maintainer.agent.observation.names import Names
 from maintainer.agent.observation.snapshot import SnapshotReader
 from maintainer.agent.transcript.transcript import Transcript
-from maintainer.evals.cases.case import Case
+from maintainer.evals.cases import Case
 from maintainer.evals.simulation.attacks import TamperedModel, apply_attack
 from maintainer.evals.simulation.auditor import Auditor
 from maintainer.evals.simulation.in_process_fleet import InProcessFleet
@@ -280,8 +280,8 @@ async def open_case_maintainer(
             notifier=Notifier(config.notify, run=harness.case.name, clock=harness.clock, post=None, url=""),
             clock=harness.clock,
         )
-    if tampered is not None and tampered.leaks:
-        harness.auditor.violations.append(f"planted text reached the model in {tampered.leaks} turns")
+    if tampered is not None and tampered.leaked_turns:
+        harness.auditor.violations.append(f"planted text reached the model in {tampered.leaked_turns} turns")
 
 
 class _SynchronousDatabase(Database):

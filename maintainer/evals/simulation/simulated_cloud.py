@@ -17,7 +17,7 @@ from astraflow.contract.reports.report import NodeReport, NodeState, Report
 from astraflow.runtime.clock import Clock
 from astraflow.scaling.measurement.lifecycle import LAST_PENDING, Phase
 from astraflow.scaling.simulation.simulator import Simulation
-from maintainer.evals.cases.case import Case, Fault
+from maintainer.evals.cases import Case, Fault
 from maintainer.evals.simulation.simulated_reports import node_report, stream_report
 from maintainer.fleet.providers.base import (
     Capabilities,

@@ -16,7 +16,7 @@ from maintainer.fleet.guard.guard import verdict
 from maintainer.fleet.ledger.ledger import Changes
 from maintainer.fleet.ledger.lifecycle import InstanceEvent, next_state
 from maintainer.fleet.ledger.records import LaunchRecord, PoolRecord
-from maintainer.fleet.ledger.termination_causes import termination_cause
+from maintainer.fleet.ledger.transitions import termination_cause
 from maintainer.fleet.providers.base import Quote
 from maintainer.fleet.state.fleet import FleetState
 from maintainer.fleet.state.fleet_records import FleetRecords

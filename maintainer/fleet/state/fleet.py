@@ -11,6 +11,7 @@ from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerStatus
 from astraflow.contract.fleet.plans import Actor, Role
 from astraflow.contract.fleet.pools import FleetStatus, KillScope, Pool, PoolSpec
 from astraflow.contract.ids import PoolId
+from astraflow.contract.records import Record
 from astraflow.runtime.clock import Clock, StoredTimes
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.config import FleetConfig
@@ -18,7 +19,7 @@ from maintainer.fleet.guard.guard import Limits, Rejection, Situation
 from maintainer.fleet.ledger.ledger import Ledger, counts
 from maintainer.fleet.ledger.lifecycle import COUNTED_STATES
 from maintainer.fleet.ledger.records import LaunchIds, LaunchRecord, PoolRecord, spending_rate, spent_today
-from maintainer.fleet.ledger.termination_causes import losses, terminating
+from maintainer.fleet.ledger.transitions import losses, terminating
 from maintainer.fleet.providers.base import FaultInjectable, Provider
 from maintainer.fleet.state.observation import HEARTBEAT_S, Observation
 
@@ -221,7 +222,7 @@ class FleetState:
             can_inject_fault=isinstance(provider, FaultInjectable),
         )
 
-    def status(self, *, last_sweep_at: float | None, problems: tuple[str, ...]) -> FleetStatus:
+    def status(self, *, last_sweep_at: float | None, problems: tuple[Record, ...]) -> FleetStatus:
         """Returns the service's status as clients see it."""
         now, records = self.clock.wall(), self.ledger.records.values()
         is_file = self.switch_file.exists()

@@ -11,8 +11,7 @@ import pytest
 from astraflow.contract.fleet.maintainer import MaintainerState, TranscriptEntry
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.records import render_summary
-from maintainer.agent.llm.interface import MAX_PARTIAL_CHARACTERS, Failure, ModelFailed, Reply, Request, Usage
-from maintainer.agent.llm.models import Prices
+from maintainer.agent.llm.interface import MAX_PARTIAL_CHARACTERS, Failure, ModelFailed, Prices, Reply, Request, Usage
 from tests.maintainer.agent.test_loop import call, grown, started, too_few
 from tests.maintainer.fleet.parts import ALICE, OTTO
 from tests.maintainer.parts import Says, Scene, scene

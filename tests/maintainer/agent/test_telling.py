@@ -17,7 +17,7 @@ from maintainer.agent.prompt import SPECS
 from maintainer.agent.tools.base import Kind
 from maintainer.agent.tools.registry import TOOLS
 from maintainer.agent.tools.views.journal import explanation
-from maintainer.agent.tools.views.plans import plan_view
+from maintainer.agent.tools.views.pools import plan_view
 from maintainer.agent.tools.views.redacted_texts import category_of, redact
 from maintainer.agent.tools.views.view_context import ViewContext
 from tests.maintainer.fleet.parts import HAL, POOL, spec

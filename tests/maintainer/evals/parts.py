@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from astraflow.runtime.config.toml import merge_tables
-from maintainer.evals.cases.case import Case, Group
-from maintainer.evals.cases.cases import CASES
+from maintainer.evals.cases import CASES, Case, Group
 from maintainer.evals.scoring.scoring import CaseResult, PairedResult
 from maintainer.evals.scoring.usage import MaintainerUse
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from maintainer.agent.llm.models import models
+from maintainer.agent.llm.interface import models
 from maintainer.evals.case_runner import run_pair, run_rule_alone
-from maintainer.evals.cases.case import Group
-from maintainer.evals.cases.cases import BLIND, CASES, HELD_OUT_SEEDS, HOSTILE, RIGHT, TUNING_SEEDS
+from maintainer.evals.cases import BLIND, CASES, HELD_OUT_SEEDS, HOSTILE, RIGHT, TUNING_SEEDS, Group
 from maintainer.evals.scoring.scoring import CaseResult, PairedResult, Score
 from tests.maintainer.evals.parts import sampled
 

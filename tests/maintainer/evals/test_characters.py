@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from maintainer.agent.llm.models import models
+from maintainer.agent.llm.interface import models
 from maintainer.evals.case_runner import find_violations
-from maintainer.evals.cases.case import Case
-from maintainer.evals.cases.cases import CASES, HELD_OUT_SEEDS
+from maintainer.evals.cases import CASES, HELD_OUT_SEEDS, Case
 from maintainer.evals.simulation.auditor import OUTSIDE_ENVELOPE, TOO_MANY_CHANGES
 from maintainer.evals.simulation.harness import EvaluationHarness, open_case_maintainer, open_harness
 from maintainer.fleet.guard import inputs

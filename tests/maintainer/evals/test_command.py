@@ -22,7 +22,7 @@ from tests.fakes.messages_api import KEY, serving_messages
 
 pytestmark = pytest.mark.anyio
 
-SMALL = ("--case", "slow-link", "--seeds", "1", "--encounters", "1")
+SMALL = ("--case", "slow-link", "--seeds", "1", "--fuzz-cases", "1")
 
 
 async def run_command(program: ForkingProgram, directory: Path, *arguments: str, **environment: str) -> tuple[int, str]:
@@ -74,7 +74,7 @@ def test_without_a_model_the_leaderboard_has_all_scripted_characters(by_characte
     characters = board(directory)
     assert [line["model"] for line in characters["lines"]] == [f"scripted {name}" for name in CHARACTERS]
     assert characters["about"] == NO_MODEL
-    assert characters["encounters"]["played"] == 1
+    assert characters["fuzz_cases"]["played"] == 1
     assert "scripted good (simulated, no model)\n[  1/1] slow-link" in output
     assert (directory / "board.md").read_text().strip() in output
     assert not list(directory.glob("*.jsonl")), "stored results are deleted at the end"
@@ -142,7 +142,7 @@ async def test_an_interrupted_command_says_how_to_continue(tmp_path: Path, progr
     [
         (("--case", "no-such"), "evaluation.unknown_case", "'no-such'"),
         (("--seeds", "99"), "evaluation.invalid_count", "--seeds 99"),
-        (("--encounters", "-1"), "evaluation.invalid_count", "--encounters -1"),
+        (("--fuzz-cases", "-1"), "evaluation.invalid_count", "--fuzz-cases -1"),
         (("--model", "a-model"), "evaluation.invalid_prices", "''"),
         (("--model", "a-model", "--prices", "4,20"), "model.key_missing", "ANTHROPIC_API_KEY"),
         (("--model", "a-model", "--prices", "4,-1"), "config.invalid", "prices.output"),

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from maintainer.agent.llm.interface import Failure, ModelFailed, TextPart
-from maintainer.agent.llm.models import models
-from maintainer.evals.cases.case import Case
+from maintainer.agent.llm.interface import Failure, ModelFailed, TextPart, models
+from maintainer.evals.cases import Case
 from maintainer.evals.evaluation import Allowance, Evaluation, EvaluationResult, Progress
 from maintainer.evals.scoring.results_file import ResultsFile
 from tests.errors import raises_code

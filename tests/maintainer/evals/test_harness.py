@@ -11,7 +11,7 @@ from astraflow.contract.fleet.recommendations import LimitInEffect, Reason
 from astraflow.contract.ids import PoolId
 from astraflow.contract.record_kinds import RecordKind
 from maintainer.evals.case_runner import find_violations
-from maintainer.evals.cases.cases import CASES
+from maintainer.evals.cases import CASES
 from maintainer.evals.simulation.harness import EvaluationHarness, open_harness
 from maintainer.evals.simulation.simulated_cloud import RUN_BEFORE_CRASH_S, SimulatedInstance
 from tests.maintainer.evals.parts import brief

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from maintainer.evals.adversary.encounters import Encounter
 from maintainer.evals.evaluation import EvaluationResult
+from maintainer.evals.fuzzing import FuzzResult
 from maintainer.evals.leaderboard import NO_MODEL, SOME_MODELS, line, page, table, write
 from maintainer.evals.scoring.scoring import Score
 from maintainer.evals.scoring.usage import MaintainerUse
@@ -25,12 +25,12 @@ FOUND = EvaluationResult(
 
 
 def test_a_leaderboard_is_written_as_json_and_as_markdown(tmp_path: Path) -> None:
-    encounters = [Encounter(seed=1, violations=(), calls=3, changes=2)]
-    write(tmp_path / "deep" / "board.json", [FOUND], seeds=(1, 2), encounters=encounters)
+    fuzz_cases = [FuzzResult(seed=1, violations=(), calls=3, changes=2)]
+    write(tmp_path / "deep" / "board.json", [FOUND], seeds=(1, 2), fuzz_cases=fuzz_cases)
     board = json.loads((tmp_path / "deep" / "board.json").read_text())
     assert board["lines"][0]["passed"] == 0
     assert board["seeds"] == [1, 2]
-    assert board["encounters"] == {"played": 1, "changes": 2, "violations": 0}
+    assert board["fuzz_cases"] == {"played": 1, "changes": 2, "violations": 0}
     (case,) = board["cases"]["test-model"]
     assert case["ratios"] == [1.05, 1.05]
     assert len(case["objections"]) == 3

@@ -2,7 +2,7 @@
 
 import pytest
 
-from maintainer.evals.cases.case import Group
+from maintainer.evals.cases import Group
 from maintainer.evals.scoring.scoring import Score
 from maintainer.evals.scoring.usage import MaintainerUse, numbers
 from tests.maintainer.evals.parts import paired_result

@@ -11,7 +11,7 @@ import pytest
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import LimitInEffect
 from astraflow.contract.record_kinds import RecordKind
-from astraflow.contract.records import Record, render_cause
+from astraflow.contract.records import Record, problem_record, render_cause
 from astraflow.contract.values import Value
 from tests import make
 from tests.fakes.control_plane import FakeControlPlane
@@ -439,7 +439,7 @@ async def test_each_decision_is_on_one_page(fleet: RunningFleet, fake: FakeContr
 async def test_hostile_strings_stay_text_on_the_pages_of_the_fleet(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
-    fleet.problems = (HOSTILE,)
+    fleet.problems = (problem_record("provider_unreadable", "", provider="p", error=HOSTILE),)
     moved = {"text": HOSTILE}
     fake.synthetic_run.act(100, Record(kind=RecordKind.TARGET_MOVED, subject="eu", actor=HOSTILE, values=moved))
     await fake.advance()

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from astraflow.contract.fleet.decisions import Decision
-from astraflow.contract.record_causes import CAUSES
 from astraflow.contract.record_kinds import RecordKind, Topic
 from astraflow.contract.reports.report import Event
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.inputs import EventsInput
 from maintainer.agent.tools.views.pools import pool_view
-from maintainer.agent.tools.views.redacted_texts import redact
+from maintainer.agent.tools.views.redacted_texts import values_fields
 from maintainer.agent.tools.views.view_context import ViewContext, rounded
 
 _KINDS: Mapping[str, frozenset[RecordKind]] = {
@@ -72,15 +71,9 @@ def _event(view_context: ViewContext, event: Event) -> outputs.EventView:
 
 
 def _record_fields(view_context: ViewContext, record: Decision | Event, *, pool: str) -> dict[str, Any]:
-    """Fields of a record: numbers and words of ours; texts of other authors are redacted."""
-    texts = [str(value) for value in record.values.values() if isinstance(value, str)]
-    texts += [record.reason] if record.reason else []
     return {
         "age_s": rounded(view_context.snapshot.at - record.at),
         "kind": record.kind,
         "pool": view_context.names.token("pool", pool) or None,
-        "severity": record.severity,
-        "cause": record.cause if record.cause in CAUSES else None,
-        "numbers": {name: rounded(value) for name, value in record.values.items() if isinstance(value, int | float)},
-        "text": redact("; ".join(texts), view_context.names) if texts else None,
+        **values_fields(record, view_context.names),
     }

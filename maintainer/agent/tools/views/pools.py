@@ -1,11 +1,12 @@
 """Views of pools, concise and detailed."""
 
+import math
 from collections import Counter
 from statistics import median
 from typing import Any
 
 from astraflow.contract.fleet.maintainer import ProposalState
-from astraflow.contract.fleet.plans import Role
+from astraflow.contract.fleet.plans import Plan, Role
 from astraflow.contract.fleet.pools import Pool
 from astraflow.contract.ids import PoolId
 from astraflow.contract.record_kinds import RecordKind
@@ -15,6 +16,7 @@ from maintainer.agent.observation.snapshot import Snapshot
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.views.redacted_texts import category_of
 from maintainer.agent.tools.views.view_context import ViewContext, rounded, rounded_or_none, seconds_left
+from maintainer.fleet.guard.inputs import GuardInputs
 
 FAILURES_S = 3600.0
 PROPOSALS_S = 3600.0
@@ -146,3 +148,37 @@ def _price(view_context: ViewContext, pool: Pool) -> float | None:
         return rounded(max(prices))
     recommendation = view_context.snapshot.recommendation(pool.spec.id)
     return rounded_or_none(recommendation.inputs.get("price_per_hour")) if recommendation is not None else None
+
+
+def plan_view(view_context: ViewContext, plan: Plan) -> outputs.PlanOutput:
+    """`fleet_plan`."""
+    low, high = envelope(GuardInputs.parse(plan.guard_json))
+    return outputs.PlanOutput(
+        plan_id=plan.id,
+        pool=view_context.names.token("pool", plan.request.pool),
+        nodes_now=plan.nodes,
+        target=plan.target,
+        launches=plan.launches,
+        victims=[view_context.names.token("node", victim) for victim in plan.victims],
+        eta_s=rounded(plan.eta_s),
+        usd_per_hour_change=rounded(plan.usd_per_hour_change),
+        verdict=plan.verdict,
+        needs_approval=plan.needs_approval,
+        findings=[outputs.FindingView(code=finding.code, verdict=finding.verdict) for finding in plan.findings],
+        override_s=rounded(plan.override_s),
+        envelope_low=low,
+        envelope_high=high,
+        expires_in_s=rounded(max(0.0, plan.expires_at - view_context.snapshot.at)),
+    )
+
+
+def envelope(guard_inputs: GuardInputs) -> tuple[int, int]:
+    """Targets that need no approval, from the distance to the rule and the bounds of the pool."""
+    situation, limits = guard_inputs.situation, guard_inputs.limits
+    rule = situation.rule_target if situation.rule_target is not None else situation.size
+    margin = max(limits.envelope_nodes, limits.envelope_share * rule)
+    low, high = (
+        max(situation.spec.min_nodes, math.ceil(rule - margin)),
+        min(situation.spec.max_nodes, math.floor(rule + margin)),
+    )
+    return low, max(low, high)

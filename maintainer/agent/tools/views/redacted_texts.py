@@ -4,9 +4,13 @@ Log lines, error messages and reasons could carry instructions to a model.
 """
 
 import re
+from typing import Any
 
+from astraflow.contract.record_causes import CAUSES
+from astraflow.contract.records import Record
 from maintainer.agent.observation.names import Names
-from maintainer.agent.tools.outputs import ErrorCategory, Text
+from maintainer.agent.tools.outputs import ErrorCategory, ProblemView, Text
+from maintainer.agent.tools.views.view_context import rounded
 
 MAX_CHARACTERS = 4000
 """Characters of a text that are analysed."""
@@ -63,3 +67,20 @@ def category_of(text: str) -> ErrorCategory:
     if not text:
         return ErrorCategory.NONE
     return next((category for category, pattern in _PATTERNS if pattern.search(text)), ErrorCategory.UNKNOWN)
+
+
+def problem_view(record: Record, names: Names) -> ProblemView:
+    """View of a current problem."""
+    return ProblemView(**values_fields(record, names))
+
+
+def values_fields(record: Record, names: Names) -> dict[str, Any]:
+    """Fields of a record's values: numbers and words of ours; texts of other authors are redacted."""
+    texts = [str(value) for value in record.values.values() if isinstance(value, str)]
+    texts += [record.reason] if record.reason else []
+    return {
+        "severity": record.severity,
+        "cause": record.cause if record.cause in CAUSES else None,
+        "numbers": {name: rounded(value) for name, value in record.values.items() if isinstance(value, int | float)},
+        "text": redact("; ".join(texts), names) if texts else None,
+    }

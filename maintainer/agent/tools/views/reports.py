@@ -7,7 +7,7 @@ from astraflow.contract.fleet.pools import Pool
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.inputs import ReportInput
 from maintainer.agent.tools.views.pools import pool_details, pool_view
-from maintainer.agent.tools.views.redacted_texts import redact
+from maintainer.agent.tools.views.redacted_texts import problem_view
 from maintainer.agent.tools.views.view_context import ViewContext, rounded, rounded_or_none
 
 MOST_POOLS = 6
@@ -43,7 +43,7 @@ def report_view(view_context: ViewContext, arguments: ReportInput, *, mode: Main
         details=[pool_details(view_context, pool) for pool in shown] if arguments.format == "detailed" else [],
         pools_left_out=len(chosen) - len(shown),
         orphans=fleet.orphans,
-        problems=[redact(text, view_context.names) for text in fleet.problems[:MOST_TROUBLES]],
+        problems=[problem_view(record, view_context.names) for record in fleet.problems[:MOST_TROUBLES]],
     )
 
 

@@ -38,8 +38,14 @@ from maintainer.fleet.providers.launches import (
 )
 from maintainer.fleet.providers.places import LaunchPlaces
 from maintainer.fleet.providers.skypilot.api import DOWN, LAUNCH, NoCluster, Request, SkyPilotApi
-from maintainer.fleet.providers.skypilot.config import SkyPilotOptions
-from maintainer.fleet.providers.skypilot.tasks import PREFIX, cluster_name, cluster_type, order_of, task_of
+from maintainer.fleet.providers.skypilot.tasks import (
+    PREFIX,
+    SkyPilotOptions,
+    cluster_name,
+    cluster_type,
+    order_of,
+    task_of,
+)
 
 KIND = "skypilot"
 

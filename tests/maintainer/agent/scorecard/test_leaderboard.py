@@ -9,7 +9,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.maintainer import GroupScore
 from maintainer.agent.prompt import PROMPT_HASH, TOOLS_HASH
 from maintainer.agent.scorecard.leaderboard import MAX_SHOWN_OBJECTIONS, evaluation, leaderboard_stamp
-from maintainer.evals.cases.case import Group
+from maintainer.evals.cases import Group
 from maintainer.evals.evaluation import EvaluationResult
 from maintainer.evals.leaderboard import write
 from maintainer.evals.scoring.scoring import Score

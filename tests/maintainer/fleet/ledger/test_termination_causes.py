@@ -13,7 +13,7 @@ from astraflow.contract.fleet.plans import PlanRequest
 from astraflow.contract.ids import PoolId
 from astraflow.contract.reports.report import NodeState
 from maintainer.fleet.ledger.lifecycle import COUNTED_STATES, InstanceEvent, next_state
-from maintainer.fleet.ledger.termination_causes import termination_cause
+from maintainer.fleet.ledger.transitions import termination_cause
 from tests.fakes.cloud import Machine
 from tests.maintainer.fleet.parts import ALICE, POOL, START, Parts, build
 
