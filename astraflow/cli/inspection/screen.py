@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from astraflow.cli.inspection.tally import Summary, failed_share, latest_error, returned_rollouts
+from astraflow.cli.inspection.run_summary import Summary, failed_share, latest_error, returned_rollouts
 from astraflow.contract.reports.report import NodeState, Report, StreamReport
 from astraflow.runtime.clock import Clock, SystemClock
 

@@ -20,8 +20,8 @@ from astraflow.cli.fleet.config import fleet_values, remote_pools
 from astraflow.cli.inspection.archive_viewer import LINK
 from astraflow.cli.inspection.conversations import print_conversations
 from astraflow.cli.inspection.report_viewer import reports
+from astraflow.cli.inspection.run_summary import RunReports, Summary
 from astraflow.cli.inspection.screen import Screen, summary_table, waiting_line
-from astraflow.cli.inspection.tally import Summary, Tally
 from astraflow.cli.maintainer.settings import maintainer_values
 from astraflow.cli.option_groups import Listening
 from astraflow.cli.run_directory import RunDirectory, storage_error
@@ -88,7 +88,7 @@ class LocalRun:
         self._screen = screen
         self._options = options
         trained = [PolicyId(name) for name, policy in recipe.policies.items() if policy.is_trained]
-        self._tally = Tally(trained, window_steps=recipe.stop.window_steps)
+        self._reports = RunReports(trained, window_steps=recipe.stop.window_steps)
         self._total_failure = TotalFailure()
         self._pids: dict[str, int] = {}
         self._exit_messages: dict[str, str] = {}
@@ -117,7 +117,7 @@ class LocalRun:
         except* AstraFlowError as problems:
             has_failed = True
             self._reason = "; ".join(str(problem) for problem in flattened_errors(problems))
-        return self._tally.summary(
+        return self._reports.summary(
             reason="; ".join((self._reason, *map(render, self._problems.values()))),
             has_failed=has_failed,
             began_at=self._options.began_at,
@@ -216,7 +216,7 @@ class LocalRun:
     def _observe(self, report: Report, supervisor: Supervisor) -> None:
         for name in working_programs(report):
             supervisor.mark_ready(name)
-        self._tally.observe(report)
+        self._reports.observe(report)
         problems = {(problem.cause, problem.subject): problem for problem in report.problems}
         for key in problems.keys() - self._problems.keys():
             self._screen.print_message(self._problem_text(problems[key]), style="yellow")

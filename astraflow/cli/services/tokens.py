@@ -5,7 +5,7 @@ import getpass
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -26,26 +26,61 @@ T = TypeVar("T")
 OWNER_ONLY = "600"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewToken:
+    """Options of the token to create."""
+
+    pool: Annotated[str, typer.Option(help="For a node: its pool; with --role: the only pool it may change.")] = ""
+    policy: Annotated[str, typer.Option(help="For a trainer: its policy.")] = ""
+    role: Annotated[str, typer.Option(help="For a service: viewer, operator, agent or page; with --name.")] = ""
+    name: Annotated[str, typer.Option(help="Name of the service, or the only name that the node may use.")] = ""
+    minutes: Annotated[float, typer.Option(min=0, max=24 * 60, help="Validity in minutes.")] = 15.0
+    reusable: Annotated[
+        bool, typer.Option("--reusable", help="With --pool: any number of nodes may join with it, repeatedly.")
+    ] = False
+    hours: Annotated[
+        float, typer.Option(min=0, max=30 * 24, help="With --reusable: validity in hours; default: 7 days.")
+    ] = 7 * 24.0
+    uses: Annotated[int, typer.Option(min=0, help="With --reusable: maximum number of uses; 0: no limit.")] = 0
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the token into this file instead of printing it.")
+    ] = None
+    mode: Annotated[str, typer.Option(metavar="OCTAL", help="With --out: permissions of the file.")] = OWNER_ONLY
+
+    def joins_as(self) -> str:
+        """Returns the role that joins. Raises: InvalidInput for options that name none or several, or contradict."""
+        role = _role(pool=self.pool, policy=self.policy, role=self.role)
+        if self.uses and not self.reusable:
+            raise InvalidInput(
+                "cannot create a token for several uses: it is for single use; add --reusable, or omit --uses",
+                code="token.single_use",
+            )
+        return role
+
+    async def mint(self, client: "ControlPlaneClient", *, actor: str, reason: str) -> JoinToken:
+        """Creates the token at dataflow. Raises: the errors of the client."""
+        return await client.mint_join_token(
+            self.joins_as(),
+            pool=self.pool,
+            name=self.policy or self.name,
+            valid_s=3600 * self.hours if self.reusable else 60 * self.minutes,
+            actor=actor,
+            reason=reason,
+            is_reusable=self.reusable,
+            max_uses=self.uses,
+        )
+
+    @property
+    def validity(self) -> str:
+        """How often the token is valid, as the beginning of a sentence."""
+        return f"Valid{f' {self.uses} times' if self.uses else ''}" if self.reusable else "Valid once"
+
+
 @with_groups
 def token(
     access: CallGroup,
+    new: NewToken,
     address: Address = "",
-    pool: Annotated[str, typer.Option(help="For a node: its pool; with --role: the only pool it may change.")] = "",
-    policy: Annotated[str, typer.Option(help="For a trainer: its policy.")] = "",
-    role: Annotated[str, typer.Option(help="For a service: viewer, operator, agent or page; with --name.")] = "",
-    name: Annotated[str, typer.Option(help="Name of the service, or the only name that the node may use.")] = "",
-    minutes: Annotated[float, typer.Option(min=0, max=24 * 60, help="Validity in minutes.")] = 15.0,
-    reusable: Annotated[
-        bool, typer.Option("--reusable", help="With --pool: any number of nodes may join with it, repeatedly.")
-    ] = False,
-    hours: Annotated[
-        float, typer.Option(min=0, max=30 * 24, help="With --reusable: validity in hours; default: 7 days.")
-    ] = 7 * 24.0,
-    uses: Annotated[int, typer.Option(min=0, help="With --reusable: maximum number of uses; 0: no limit.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the token into this file instead of printing it.")
-    ] = None,
-    mode: Annotated[str, typer.Option(metavar="OCTAL", help="With --out: permissions of the file.")] = OWNER_ONLY,
     reason: Annotated[str, typer.Option(help="Reason, recorded in the run's events with your name.")] = "by hand",
     revoke: Annotated[
         str, typer.Option(metavar="ID|ROLE/NAME", help="Revoke a join token, or the credential of a holder, instead.")
@@ -72,34 +107,16 @@ def token(
     if revoke:
         typer.echo(request(lambda client: _revoke(client, revoke, actor=actor, reason=reason)))
         return
-    joins_as = _role(pool=pool, policy=policy, role=role)
-    permissions = _permissions(mode)
-    if uses and not reusable:
-        raise InvalidInput(
-            "cannot create a token for several uses: it is for single use; add --reusable, or omit --uses",
-            code="token.single_use",
-        )
-    minted = request(
-        lambda client: client.mint_join_token(
-            joins_as,
-            pool=pool,
-            name=policy or name,
-            valid_s=3600 * hours if reusable else 60 * minutes,
-            actor=actor,
-            reason=reason,
-            is_reusable=reusable,
-            max_uses=uses,
-        )
-    )
+    joins_as, permissions = new.joins_as(), _permissions(new.mode)
+    minted = request(lambda client: new.mint(client, actor=actor, reason=reason))
     join_address = f"{endpoint.advertised or endpoint.address.rpartition(':')[0]}:{minted.port}"
-    if out is not None:
-        _write(out, minted.token, permissions)
+    if new.out is not None:
+        _write(new.out, minted.token, permissions)
     if as_json:
-        typer.echo(json.dumps(_token_json(minted, join_address, out)))
+        typer.echo(json.dumps(_token_json(minted, join_address, new.out)))
         return
-    validity = f"Valid{f' {uses} times' if uses else ''}" if reusable else "Valid once"
-    typer.echo(_validity_line(minted, validity), err=True)
-    typer.echo(_command(joins_as, policy, join_address, minted, out))
+    typer.echo(_validity_line(minted, new.validity), err=True)
+    typer.echo(_command(joins_as, new.policy, join_address, minted, new.out))
 
 
 def _validity_line(minted: JoinToken, validity: str) -> str:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from rich.console import Console
 
 from astraflow.cli.inspection import screen as module
+from astraflow.cli.inspection.run_summary import RunReports
 from astraflow.cli.inspection.screen import Screen, progress_lines, summary_table, waiting_line
-from astraflow.cli.inspection.tally import Tally
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports.report import Completion, NodeState
 from tests import make
@@ -50,10 +50,10 @@ def test_failed_rollouts_stay_visible_after_the_first_step_and_in_the_summary() 
     _, line = progress_lines(report)
 
     assert line == "rollouts failed: 29%, the latest: reward: ValueError: no number (vault.py, line 30)"
-    tally = Tally([PolicyId("solver")], window_steps=2)
-    tally.observe(report)
+    reports = RunReports([PolicyId("solver")], window_steps=2)
+    reports.observe(report)
     console, out = written()
-    console.print(summary_table(tally.summary(reason="", has_failed=False, began_at=0, ended_at=9, restarts=0)))
+    console.print(summary_table(reports.summary(reason="", has_failed=False, began_at=0, ended_at=9, restarts=0)))
     assert "29%, the latest: reward: ValueError" in out.getvalue()
     few = replace(flow, episodes={"accepted": 1000, "failed_reward": 9})
     assert len(progress_lines(make.report(make.stream_report(), flows=(few,), nodes=(node,)))) == 1
@@ -87,14 +87,14 @@ def test_a_terminal_shows_every_change_and_keeps_messages() -> None:
 
 
 def test_the_summary_has_the_result_and_the_main_figures() -> None:
-    tally = Tally([PolicyId("solver")], window_steps=2)
+    reports = RunReports([PolicyId("solver")], window_steps=2)
     counters = {"weight_bytes_full": 428_000.0, "weight_updates_full": 2.0, "weight_bytes_delta": 61_000.0}
     node = make.node_report(counters=counters, gauges={"logprob_mismatch_max": 1.2e-5})
     report = make.report(make.stream_report(steps=6, rewards=(0.1, 0.1, 0.1, 0.1, 0.1, 1.0)), nodes=(node,))
     completion = Completion(reason="it did", has_learned=True, at=7.0, ends_run=True)
-    tally.observe(replace(report, completion=completion))
+    reports.observe(replace(report, completion=completion))
     console, out = written()
-    console.print(summary_table(tally.summary(reason="it did", has_failed=False, began_at=0, ended_at=9, restarts=1)))
+    console.print(summary_table(reports.summary(reason="it did", has_failed=False, began_at=0, ended_at=9, restarts=1)))
     text = out.getvalue()
     for part in ("learned", "0.100 → 0.550", "428.0 kB in 2 updates", "61.0 kB", "1.20e-05", "balanced", "it did"):
         assert part in text

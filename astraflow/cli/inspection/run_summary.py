@@ -1,4 +1,4 @@
-"""Tally of a run: aggregates its reports and computes the summary at its end."""
+"""Summary of a run, from its reports."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,7 +75,7 @@ class Summary:
 
 
 @dataclass(slots=True)
-class _PolicyTally:
+class _PolicyReports:
     rewards: dict[int, float] = field(default_factory=dict)
     """Rewards by step number, from 1."""
     losses: dict[int, float] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class _PolicyTally:
         return sum(values) / len(values) if values else None
 
 
-class Tally:
+class RunReports:
     """Aggregates the reports of one run."""
 
     def __init__(self, policies: Iterable[PolicyId], *, window_steps: int, clock: Clock | None = None) -> None:
@@ -110,7 +110,7 @@ class Tally:
         self._clock = clock or SystemClock()
         self.has_learned = False
         """True once dataflow reported that the stop condition was met by learning."""
-        self._policies = {policy: _PolicyTally() for policy in policies}
+        self._policies = {policy: _PolicyReports() for policy in policies}
         self._counters: dict[NodeId, Mapping[str, float]] = {}
         self._mismatch_max: float | None = None
         self._imbalances: dict[str, None] = {}
@@ -139,7 +139,7 @@ class Tally:
 
     def summary(self, *, reason: str, has_failed: bool, began_at: float, ended_at: float, restarts: int) -> Summary:
         """Returns the current summary. Times are `time.monotonic()`."""
-        policies = tuple(self._policy_summary(policy, tally) for policy, tally in self._policies.items())
+        policies = tuple(self._policy_summary(policy, reports) for policy, reports in self._policies.items())
         lowest = min(policies, key=lambda policy: (policy.reward_last or 0.0, policy.steps))
         return Summary(
             learned=self._has_learned(policies),
@@ -176,16 +176,16 @@ class Tally:
         )
         return has_fallen and (self.has_learned or len(without_rewards) == len(policies))
 
-    def _policy_summary(self, policy: PolicyId, tally: _PolicyTally) -> PolicySummary:
-        stream = tally.latest
+    def _policy_summary(self, policy: PolicyId, reports: _PolicyReports) -> PolicySummary:
+        stream = reports.latest
         wall_s = stream.training.total_s if stream else 0.0
         return PolicySummary(
             policy=policy,
             steps=stream.training.steps if stream else 0,
-            reward_first=tally.first(tally.rewards),
-            reward_last=tally.last(tally.rewards, self._window_steps),
-            loss_first=tally.first(tally.losses),
-            loss_last=tally.last(tally.losses, self._window_steps),
+            reward_first=reports.first(reports.rewards),
+            reward_last=reports.last(reports.rewards, self._window_steps),
+            loss_first=reports.first(reports.losses),
+            loss_last=reports.last(reports.losses, self._window_steps),
             wait_fraction=stream.training.wait_s / wall_s if stream and wall_s else 0.0,
         )
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from astraflow.cli.inspection.tally import Summary, Tally, imbalances
+from astraflow.cli.inspection.run_summary import RunReports, Summary, imbalances
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports.report import Completion
 from tests import make
@@ -11,12 +11,12 @@ from tests.fakes.clock import ManualClock
 SOLVER, VERIFIER = PolicyId("solver"), PolicyId("verifier")
 
 
-def tally(*policies: PolicyId) -> Tally:
-    return Tally(policies or (SOLVER,), window_steps=4, clock=ManualClock())
+def reports(*policies: PolicyId) -> RunReports:
+    return RunReports(policies or (SOLVER,), window_steps=4, clock=ManualClock())
 
 
-def summary(tally: Tally, *, has_failed: bool = False) -> Summary:
-    return tally.summary(reason="because", has_failed=has_failed, began_at=990.0, ended_at=1010.0, restarts=2)
+def summary(reports: RunReports, *, has_failed: bool = False) -> Summary:
+    return reports.summary(reason="because", has_failed=has_failed, began_at=990.0, ended_at=1010.0, restarts=2)
 
 
 def learned(has_learned: bool = True) -> Completion:
@@ -24,7 +24,7 @@ def learned(has_learned: bool = True) -> Completion:
 
 
 def test_has_learned_follows_the_completion_of_dataflow() -> None:
-    gathered = tally()
+    gathered = reports()
     gathered.observe(make.report(make.stream_report(steps=4, rewards=(1.0,) * 4)))
     assert not gathered.has_learned
     gathered.observe(replace(make.report(), completion=learned(False)))
@@ -34,13 +34,13 @@ def test_has_learned_follows_the_completion_of_dataflow() -> None:
 
 
 def test_fewer_steps_than_the_window_give_no_reward() -> None:
-    gathered = tally()
+    gathered = reports()
     gathered.observe(make.report(make.stream_report(steps=3, rewards=(1.0, 1.0, 1.0))))
     assert summary(gathered).reward_last is None
 
 
 def test_the_lowest_reward_of_all_policies_counts() -> None:
-    gathered = tally(SOLVER, VERIFIER)
+    gathered = reports(SOLVER, VERIFIER)
     good, bad = (1.0,) * 4, (0.1,) * 4
     gathered.observe(
         make.report(make.stream_report(steps=4, rewards=good), make.stream_report("verifier", steps=4, rewards=bad))
@@ -49,7 +49,7 @@ def test_the_lowest_reward_of_all_policies_counts() -> None:
 
 
 def test_the_rewards_of_the_first_steps_are_kept() -> None:
-    gathered = tally()
+    gathered = reports()
     gathered.observe(make.report(make.stream_report(steps=5, rewards=(0.1, 0.2, 0.3, 0.4, 0.5))))
     gathered.observe(make.report(make.stream_report(steps=40, rewards=(0.8,) * 32)))
     assert summary(gathered).reward_first == pytest.approx(0.3)
@@ -58,7 +58,7 @@ def test_the_rewards_of_the_first_steps_are_kept() -> None:
 
 @pytest.mark.parametrize(("losses", "has_fallen"), [((2.0, 1.8, 1.2, 0.9, 0.4, 0.3), True), ((0.3,) * 6, False)])
 def test_a_policy_that_trains_on_answers_is_judged_by_its_loss(losses: tuple[float, ...], has_fallen: bool) -> None:
-    gathered = tally()
+    gathered = reports()
     stream = make.changed_stream(make.stream_report(steps=6, rewards=(1.0,) * 6), losses=losses)
     gathered.observe(replace(make.report(stream), completion=learned()))
     result = summary(gathered)
@@ -69,7 +69,7 @@ def test_a_policy_that_trains_on_answers_is_judged_by_its_loss(losses: tuple[flo
 
 
 def test_counters_of_restarted_nodes_are_summed() -> None:
-    gathered = tally()
+    gathered = reports()
     first = {"weight_bytes_full": 100.0, "weight_updates_full": 1.0, "weight_bytes_delta": 7.0}
     gathered.observe(make.report(nodes=(make.node_report("node-1.1", counters=first),)))
     gathered.observe(make.report(nodes=(make.node_report("node-1.1", counters={**first, "weight_bytes_delta": 9.0}),)))
@@ -79,7 +79,7 @@ def test_counters_of_restarted_nodes_are_summed() -> None:
 
 
 def test_the_largest_mismatch_is_kept() -> None:
-    gathered = tally()
+    gathered = reports()
     assert summary(gathered).logprob_mismatch_max is None
     for mismatch in (1e-5, 3e-4, 1e-6):
         gathered.observe(make.report(nodes=(make.node_report(gauges={"logprob_mismatch_max": mismatch}),)))
@@ -87,7 +87,7 @@ def test_the_largest_mismatch_is_kept() -> None:
 
 
 def test_times_count_from_the_command_and_from_the_first_step() -> None:
-    gathered = tally()
+    gathered = reports()
     gathered.observe(make.report())
     assert summary(gathered).seconds_training == 0.0
     gathered.observe(make.report(make.stream_report(steps=1, rewards=(0.5,))))
@@ -95,7 +95,7 @@ def test_times_count_from_the_command_and_from_the_first_step() -> None:
 
 
 def test_the_wait_fraction_is_relative_to_the_trainers_total_time() -> None:
-    gathered = tally()
+    gathered = reports()
     gathered.observe(make.report(make.stream_report(steps=1, wait_s=1.0, compute_s=2.0, publish_s=1.0)))
     assert summary(gathered).wait_fraction == 0.25
 
@@ -107,7 +107,7 @@ def test_imbalanced_counts_are_reported_and_kept_in_the_summary() -> None:
     assert " 10 " in issued
     assert admitted.startswith("stream solver: 99")
     assert " 7 " in admitted
-    gathered = tally()
+    gathered = reports()
     gathered.observe(odd)
     gathered.observe(make.report(make.stream_report(steps=2)))
     assert not summary(gathered).balanced
@@ -126,7 +126,7 @@ def test_every_partial_rollout_is_accounted_for_once() -> None:
 
 
 def test_the_exit_code_is_0_only_for_a_balanced_run_that_learned() -> None:
-    gathered = tally()
+    gathered = reports()
     assert summary(gathered).exit_code == 1
     gathered.observe(replace(make.report(make.stream_report(steps=1)), completion=learned()))
     assert summary(gathered).exit_code == 0
