@@ -135,9 +135,19 @@ _EVALUATION_STALLS = {
 }
 """Causes for which no node runs a task of an evaluation."""
 
+_MAINTAINER = {
+    "model_fails": "the model has failed {failures:.0f} times in a row",
+    "day_budget_spent": "the day's budget is spent: {unit}",
+    "transcript_not_stored": "{error}",
+    "notices_dropped": "{notices:notice} dropped",
+    "notices_delayed": "{notices:.0f} notices wait because the webhook fails",
+}
+"""Problems of the maintainer."""
+
 CAUSES: Mapping[str, str] = {
     **_REASONS,
     **_PROBLEMS,
+    **_MAINTAINER,
     **{cause: f"the policy '{{policy}}' is not trained: {text}" for cause, text in _STALLS.items()},
     **{cause: f"the evaluation '{{evaluation}}' does not run: {text}" for cause, text in _EVALUATION_STALLS.items()},
 }

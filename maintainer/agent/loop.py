@@ -24,6 +24,7 @@ from astraflow.contract.fleet.maintainer import (
     MaintainerStatus,
 )
 from astraflow.contract.fleet.plans import Actor, Role
+from astraflow.contract.records import Record, problem_record
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic
@@ -304,13 +305,14 @@ class Maintainer:
             live_problem=self._scorecard.live_problem,
         )
 
-    def _problems(self) -> tuple[str, ...]:
+    def _problems(self) -> tuple[Record, ...]:
         spent, failed = self._budgets.exhausted_for_day(), self._wakes.failed_in_a_row
-        problems = [
-            f"the model has failed {failed} times in a row" if failed else "",
-            f"the day's budget is spent: {spent.unit}" if spent is not None else "",
-            self._recorder.transcript_uploader.problem,
-            f"{self._notifier.dropped} notices were dropped" if self._notifier.dropped else "",
-            f"{self._notifier.delayed} notices wait because the webhook fails" if self._notifier.delayed else "",
-        ]
-        return tuple(problem for problem in problems if problem)
+        not_stored, notifier = self._recorder.transcript_uploader.problem, self._notifier
+        problems = (
+            problem_record("model_fails", "", failures=failed) if failed else None,
+            problem_record("day_budget_spent", "", unit=spent.unit) if spent is not None else None,
+            problem_record("transcript_not_stored", "", error=not_stored) if not_stored else None,
+            problem_record("notices_dropped", "", notices=notifier.dropped) if notifier.dropped else None,
+            problem_record("notices_delayed", "", notices=notifier.delayed) if notifier.delayed else None,
+        )
+        return tuple(problem for problem in problems if problem is not None)

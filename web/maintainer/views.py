@@ -17,7 +17,7 @@ from astraflow.contract.fleet.maintainer import (
 )
 from astraflow.contract.fleet.pools import FleetStatus, KillScope
 from astraflow.contract.record_kinds import RecordKind
-from astraflow.contract.records import render_summary
+from astraflow.contract.records import Record, render_summary
 from web.components import formats
 from web.components.formats import usd
 from web.decisions.views import KIND_TONES
@@ -163,7 +163,7 @@ class MaintainerView:
     day_bars: tuple[BudgetBar, ...] = ()
     counters: tuple[tuple[str, str], ...] = ()
     prompt: str = ""
-    problems: tuple[str, ...] = ()
+    problems: tuple[Record, ...] = ()
     scorecard: ScorecardView | None = None
     waiting: tuple[ProposalRow, ...] = ()
     decided: tuple[ProposalRow, ...] = ()

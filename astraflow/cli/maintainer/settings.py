@@ -6,6 +6,7 @@ import typer
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.maintainer import Maintainer, MaintainerStatus, Proposal
+from astraflow.contract.records import render
 from astraflow.recipe.config import Recipe
 from astraflow.runtime.config.toml import Values
 
@@ -44,7 +45,7 @@ def show_maintainer(maintainer: Maintainer, proposals: Sequence[Proposal]) -> No
         for budget in status.budgets:
             typer.echo(f"  {budget.scope} {budget.unit}: {budget.used:g} of {budget.limit:g}")
         for problem in status.problems:
-            typer.echo(f"  problem: {problem}")
+            typer.echo(f"  problem: {render(problem)}")
         typer.echo(f"  evaluations: {_evaluation_text(status)}")
         typer.echo(f"  this run: {_live_score_text(status)}")
     for proposal in proposals:

@@ -9,6 +9,7 @@ from enum import Enum
 
 from astraflow.contract.fleet.plans import Actor, Plan
 from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.records import Record
 from astraflow.contract.values import Json
 
 
@@ -172,8 +173,8 @@ class MaintainerStatus:
     """Hash of the system prompt."""
     tools_hash: str = ""
     """Hash of the tools."""
-    problems: tuple[str, ...] = ()
-    """Problems that need an action by a person, each a sentence."""
+    problems: tuple[Record, ...] = ()
+    """Problems that need an action by a person."""
     evaluation: MaintainerScore | None = None
     """None when no leaderboard has a result for the model."""
     evaluation_source: str = ""

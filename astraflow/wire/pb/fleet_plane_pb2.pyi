@@ -1411,12 +1411,12 @@ class FleetMaintainerStatus(_message.Message):
     COUNTERS_FIELD_NUMBER: _builtins.int
     PROMPT_HASH_FIELD_NUMBER: _builtins.int
     TOOLS_HASH_FIELD_NUMBER: _builtins.int
-    PROBLEMS_FIELD_NUMBER: _builtins.int
     EVALUATION_FIELD_NUMBER: _builtins.int
     EVALUATION_SOURCE_FIELD_NUMBER: _builtins.int
     EVALUATION_PROBLEM_FIELD_NUMBER: _builtins.int
     LIVE_FIELD_NUMBER: _builtins.int
     LIVE_PROBLEM_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     model: _builtins.str
     is_simulated: _builtins.bool
@@ -1441,11 +1441,11 @@ class FleetMaintainerStatus(_message.Message):
     @_builtins.property
     def counters(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
-    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    @_builtins.property
     def evaluation(self) -> Global___FleetMaintainerScore: ...
     @_builtins.property
     def live(self) -> Global___FleetLiveScore: ...
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Record]: ...
     def __init__(
         self,
         *,
@@ -1464,12 +1464,12 @@ class FleetMaintainerStatus(_message.Message):
         counters: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         prompt_hash: _builtins.str = ...,
         tools_hash: _builtins.str = ...,
-        problems: _abc.Iterable[_builtins.str] | None = ...,
         evaluation: Global___FleetMaintainerScore | None = ...,
         evaluation_source: _builtins.str = ...,
         evaluation_problem: _builtins.str = ...,
         live: Global___FleetLiveScore | None = ...,
         live_problem: _builtins.str = ...,
+        problems: _abc.Iterable[_common_pb2.Record] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_wake_at", b"_last_wake_at", "_next_wake_at", b"_next_wake_at", "evaluation", b"evaluation", "last_wake_at", b"last_wake_at", "live", b"live", "next_wake_at", b"next_wake_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

@@ -15,6 +15,7 @@ from astraflow.contract.fleet.maintainer import GroupScore, MaintainerMode, Main
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.record_kinds import Severity
+from astraflow.contract.records import problem_record
 from maintainer.fleet.state.observation import TargetRecommendation
 from tests.fakes import maintainer
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
@@ -97,14 +98,14 @@ async def test_the_page_shows_model_mode_state_and_budgets(site: MaintainerSite)
     assert [key[0] for key, bar in budgets.items() if bar["data-level"] == "bad"] == ["tokens"]
     assert budgets["time", 30, 2]["data-level"] == "good"
     assert "/kill" in page.one(".page-head").links()
-    problem = "the model has failed 3 times in a row"
+    problem = problem_record("model_fails", "", failures=3)
     await site.plane.send_maintainer_heartbeat(
         maintainer.status(state=MaintainerState.BACKING_OFF, problems=(problem,))
     )
     site.web.clock.push(2)
     later = parsed(await site.admin.get("/maintainer/state"))
     assert (later.all(".state")[0].text, later.all(".state")[0].tone) == ("backing off", "warn")
-    assert problem in later.one(".notice").texts("bdi")
+    assert "The model has failed 3 times in a row" in later.one(".notice").texts("bdi")
 
 
 async def test_without_scores_the_page_shows_the_commands_that_produce_them(site: MaintainerSite) -> None:
@@ -427,7 +428,12 @@ async def test_texts_of_the_maintainer_stay_text(site: MaintainerSite) -> None:
     proposal = await maintainer.propose(site.plane, POOL, 5, reason=HOSTILE)
     await site.plane.hand_over(HOSTILE, actor=maintainer.AGENT, key="n", reason=HOSTILE)
     await site.plane.send_maintainer_heartbeat(
-        maintainer.status(model=HOSTILE, problems=(HOSTILE,), last_signals=(HOSTILE,), last_wake=HOSTILE)
+        maintainer.status(
+            model=HOSTILE,
+            problems=(problem_record("journal", "", error=HOSTILE),),
+            last_signals=(HOSTILE,),
+            last_wake=HOSTILE,
+        )
     )
     await site.plane.kill_switch(KillScope.AGENTS, actor=maintainer.AGENT, key="k", reason=HOSTILE)
     site.web.clock.push(2)
