@@ -53,7 +53,7 @@ from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.policies.served_policies import ServedPolicy, TaskPolicy
 from astraflow.runtime.logs import configure
-from astraflow.runtime.memory import prepare_for_large_messages
+from astraflow.runtime.service import prepare_for_large_messages
 from astraflow.weights.tensors import VerifiedWeights, build_layout, tensor_bits
 from tests import make, make_torch
 

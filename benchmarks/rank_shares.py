@@ -21,7 +21,7 @@ import torch
 
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.batches import Batch
-from astraflow.runtime.memory import prepare_for_large_messages
+from astraflow.runtime.service import prepare_for_large_messages
 from astraflow.trainer.ranks.channel import Channel, Message
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.runner import StepPlanner

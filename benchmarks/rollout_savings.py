@@ -26,8 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from astraflow.archive.connection import open_recorded
-from astraflow.archive.evaluation_rounds import find_rounds
-from astraflow.archive.reports import read_reports
+from astraflow.archive.reports import find_rounds, read_reports
 from astraflow.recipe.loading import load_recipe
 from astraflow.runtime.plot import Curve, line_plot
 from benchmarks.recipe_curves import finished_run

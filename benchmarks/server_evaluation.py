@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 from astraflow.archive.connection import ARCHIVE_PATH, open_recorded
-from astraflow.archive.evaluation_rounds import find_rounds
+from astraflow.archive.reports import find_rounds
 from astraflow.archive.samples import find_trajectories
 from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState

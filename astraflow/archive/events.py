@@ -5,8 +5,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
-from astraflow.archive.conditions import Conditions, like_pattern
-from astraflow.archive.connection import decoded_rows
+from astraflow.archive.connection import Conditions, decoded_rows, like_pattern
 from astraflow.contract.record_kinds import RecordKind, Severity
 from astraflow.contract.records import render
 from astraflow.contract.reports.queries import EventPage, EventQuery

@@ -5,8 +5,7 @@ import sqlite3
 from dataclasses import replace
 from typing import Any
 
-from astraflow.archive.conditions import Conditions, like_pattern
-from astraflow.archive.connection import decoded_rows
+from astraflow.archive.connection import Conditions, decoded_rows, like_pattern
 from astraflow.contract.ids import FlowId, GroupId, PolicyId
 from astraflow.contract.reports.queries import (
     MAX_NAMES,

@@ -11,9 +11,8 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError
 
 from astraflow.archive.connection import ARCHIVE_PATH, open_recorded, run_query
-from astraflow.archive.evaluation_rounds import find_rounds
 from astraflow.archive.events import find_events
-from astraflow.archive.reports import read_reports
+from astraflow.archive.reports import find_rounds, read_reports
 from astraflow.archive.samples import find_rewards, find_trajectories
 from astraflow.contract.errors import CorruptData, InvalidInput, Unavailable
 from astraflow.contract.reports.evaluations import EvaluationReport

@@ -37,7 +37,7 @@ from astraflow.dataflow.storage.journal import Journal
 from astraflow.recipe.config import dataflow_config
 from astraflow.recipe.loading import Check, load_recipe
 from astraflow.runtime.clock import SystemClock
-from astraflow.runtime.memory import prepare_for_large_messages
+from astraflow.runtime.service import prepare_for_large_messages
 from astraflow.trainer.backends.probe import probe_text_from_batch
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.metrics import step_metrics

@@ -28,7 +28,7 @@ from astraflow.contract.nodes import NodeFacts, NodeStatus
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Episode, Trajectory
-from astraflow.runtime.memory import prepare_for_large_messages
+from astraflow.runtime.service import prepare_for_large_messages
 from astraflow.wire.channel import dial
 
 POLICY = PolicyId("solver")

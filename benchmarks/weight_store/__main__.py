@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from astraflow.runtime.logs import configure
-from astraflow.runtime.memory import prepare_for_large_messages
+from astraflow.runtime.service import prepare_for_large_messages
 from benchmarks.weight_store import catch_up, serving, uploads
 
 DISTANCES = (1, 2, 3, 4, 8, 16, 24, 32)

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from astraflow.runtime.logs import configure
-from astraflow.runtime.memory import prepare_for_large_messages
+from astraflow.runtime.service import prepare_for_large_messages
 from astraflow.weights.codec.chunks import CHUNK_BYTES, chunk_at
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.store.servicer import WeightsServicer

@@ -25,8 +25,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from astraflow.runtime.memory import prepare_for_large_messages
 from astraflow.runtime.plot import Curve, line_plot
+from astraflow.runtime.service import prepare_for_large_messages
 from astraflow.weights.tensors import tensor_hashes
 from benchmarks.weights.codecs import CODECS, Codec, levels
 from benchmarks.weights.entropy import floor_bytes

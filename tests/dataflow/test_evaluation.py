@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from astraflow.archive.evaluation_rounds import find_rounds
+from astraflow.archive.reports import find_rounds
 from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.archive.evaluation_rounds import find_rounds
+from astraflow.archive.reports import find_rounds
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.dataflow.evaluation import rounds as rounds_module
 from astraflow.dataflow.evaluation.rounds import RoundArchive

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any, Self
 
-from astraflow.archive.evaluation_rounds import DELETE_OLD_ROUNDS, INSERT_ROUND, MAX_STORED_ROUNDS, round_columns
+from astraflow.archive.reports import DELETE_OLD_ROUNDS, INSERT_ROUND, MAX_STORED_ROUNDS, round_columns
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.rollouts.trajectories import Episode

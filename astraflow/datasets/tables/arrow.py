@@ -9,9 +9,8 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
 from astraflow.datasets.base import check_index, path_remedy
-from astraflow.datasets.tables.base import RequiredFields, fingerprint_of
+from astraflow.datasets.tables.base import RequiredFields, fingerprint_of, import_optional
 from astraflow.datasets.tables.columns import check_values, chosen_columns, is_rounded, json_row
-from astraflow.datasets.tables.optional_imports import import_optional
 from astraflow.datasets.tables.shards import CHECKED_BYTES
 from astraflow.datasets.tables.text_files import check_csv_file, check_json_file
 

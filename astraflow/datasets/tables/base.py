@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
+from importlib import import_module
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from xxhash import xxh3_128
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
 from astraflow.datasets.base import check_index
+from astraflow.runtime.imports import needs_extra
 
 RequiredFields: TypeAlias = Mapping[str, tuple[type, ...]]
 """Fields that every row must have, and the accepted types of their values: `str`, `int`, `float`, `list`, `dict`."""
@@ -183,3 +185,9 @@ def fingerprint_of(*parts: object) -> str:
         digest.update(len(content).to_bytes(8, "little"))
         digest.update(content)
     return digest.hexdigest()
+
+
+def import_optional(name: str) -> Any:
+    """Imports a module. Raises: InvalidInput with the command to install it, when it is missing."""
+    with needs_extra("data", to="load the dataset"):
+        return import_module(name)

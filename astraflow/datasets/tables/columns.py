@@ -7,8 +7,7 @@ import numpy as np
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
-from astraflow.datasets.tables.base import RequiredFields, as_json, joined_names, type_names
-from astraflow.datasets.tables.optional_imports import import_optional
+from astraflow.datasets.tables.base import RequiredFields, as_json, import_optional, joined_names, type_names
 from astraflow.datasets.tables.text_files import LARGEST_EXACT
 
 

@@ -13,9 +13,8 @@ import numpy as np
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
 from astraflow.datasets.base import check_index, path_remedy
-from astraflow.datasets.tables.base import RequiredFields, fingerprint_of
+from astraflow.datasets.tables.base import RequiredFields, fingerprint_of, import_optional
 from astraflow.datasets.tables.columns import check_values, chosen_columns, json_row
-from astraflow.datasets.tables.optional_imports import import_optional
 
 CHECKED_BYTES = 2**31
 """Size of the row groups of local files, without compression, that are checked at opening. Later rows are checked when
