@@ -19,28 +19,6 @@ from astraflow.runtime.logs import get_logger
 from astraflow.wire.errors import is_disk_full
 from astraflow.wire.pb import control_plane_pb2 as pb
 
-_MESSAGE = 5
-"""Number of the field of an event that held its sentence up to version 14."""
-
-
-def _from_14(database: sqlite3.Connection) -> None:
-    """Names the tables of admissions and actions so; moves the sentence of each action to its value `text`."""
-    database.execute("alter table routed rename to admissions")
-    database.execute("alter table acts rename to actions")
-    for ordinal, body in database.execute("select ordinal, body from actions").fetchall():
-        event = pb.Event.FromString(body)
-        unknown = UnknownFieldSet(event)
-        fields = (unknown[index] for index in range(len(unknown)))
-        text = next((field.data.decode() for field in fields if field.field_number == _MESSAGE), "")
-        event.DiscardUnknownFields()
-        event.severity, event.values = Severity.INFO.value, json.dumps({"text": text})
-        database.execute("update actions set body = ? where ordinal = ?", (event.SerializeToString(), ordinal))
-
-
-MIGRATIONS: Mapping[int, Callable[[sqlite3.Connection], None]] = {14: _from_14}
-"""Change from each version to the next."""
-
-
 log = get_logger()
 
 _SCHEMA_VERSION = 15
@@ -286,3 +264,25 @@ def _object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")
     return value
+
+
+_MESSAGE = 5
+"""Number of the field of an event that held its sentence up to version 14."""
+
+
+def _from_14(database: sqlite3.Connection) -> None:
+    """Names the tables of admissions and actions so; moves the sentence of each action to its value `text`."""
+    database.execute("alter table routed rename to admissions")
+    database.execute("alter table acts rename to actions")
+    for ordinal, body in database.execute("select ordinal, body from actions").fetchall():
+        event = pb.Event.FromString(body)
+        unknown = UnknownFieldSet(event)
+        fields = (unknown[index] for index in range(len(unknown)))
+        text = next((field.data.decode() for field in fields if field.field_number == _MESSAGE), "")
+        event.DiscardUnknownFields()
+        event.severity, event.values = Severity.INFO.value, json.dumps({"text": text})
+        database.execute("update actions set body = ? where ordinal = ?", (event.SerializeToString(), ordinal))
+
+
+MIGRATIONS: Mapping[int, Callable[[sqlite3.Connection], None]] = {14: _from_14}
+"""Change from each version to the next."""
