@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from inspect import unwrap
 from numbers import Real
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -50,9 +50,10 @@ class RewardRegistry(Registry[T]):
         return checked
 
 
-def source_of(reward: object, method: Callable[..., Any]) -> str:
+def source_of(reward: "Reward") -> str:
     """Returns the kind of a reward and the place of its method, such as `reward 'mine' (score in mine.py, line 7)`."""
     name = _kinds.get(type(reward), type(reward).__name__)
+    method = reward.score_with_length if isinstance(reward, LengthReward) else reward.score
     function = unwrap(getattr(method, "__func__", method))
     code = getattr(function, "__code__", None)
     location = f" ({function.__name__} in {Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
@@ -173,20 +174,16 @@ async def score_completion(
 
     Raises: whatever the reward raises, InvalidInput when it returns neither a number nor a score.
     """
-    method: Callable[..., object]
     if isinstance(reward, LengthReward):
-        method = reward.score_with_length
         result = reward.score_with_length(prompt, completion, finish, tokens=tokens)
     else:
-        method = reward.score
         result = reward.score(prompt, completion, finish)
     result = await result if inspect.isawaitable(result) else result
     try:
         return Score.of(result)
     except InvalidInput:
         raise InvalidInput(
-            f"cannot use the {source_of(reward, method)}: it returned {_described(result)}; return a number, or a "
-            "Score of one",
+            f"cannot use the {source_of(reward)}: it returned {_described(result)}; return a number, or a Score of one",
             code="reward.invalid_score",
         ) from None
 

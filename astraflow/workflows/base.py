@@ -13,7 +13,7 @@ from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Prompt, Task
 from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
 from astraflow.models.tokenizers import ChatTokenizer
-from astraflow.rewards.base import JudgePolicy, PolicyReward, Reward, Score, score_completion
+from astraflow.rewards.base import JudgePolicy, PolicyReward, Reward, Score, score_completion, source_of
 from astraflow.runtime.plugins import plugin_cause
 from astraflow.runtime.tracing import span
 
@@ -47,8 +47,8 @@ class RewardScorer:
             ) from problem
         if not score.is_finite:
             raise RolloutFailed(
-                f"cannot use the score {score.value} of a completion for the prompt {prompt.id!r}: it or one of its "
-                "terms is not finite; return finite numbers",
+                f"cannot use the score {score.value} of the {source_of(self.reward)} for the prompt {prompt.id!r}: it "
+                "or one of its terms is not finite; return finite numbers",
                 boundary=Boundary.REWARD,
                 code="rollout.non_finite_reward",
             )

@@ -76,7 +76,9 @@ async def test_a_reward_can_be_async_and_must_be_finite() -> None:
             return float(completion)
 
     assert await RewardScorer(Slow()).score(make.prompt(), "0.25", Finish.STOP) == Score(value=0.25)
-    with raises_code(RolloutFailed, "rollout.non_finite_reward"):
+    with raises_code(
+        RolloutFailed, "rollout.non_finite_reward", "'Slow' (score in test_workflows.py, line ", "'letters:0'"
+    ):
         await RewardScorer(Slow()).score(make.prompt(), "nan", Finish.STOP)
 
 

@@ -1,9 +1,10 @@
 """Summary of a run, from its reports."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from astraflow.contract.ids import NodeId, PolicyId
+from astraflow.contract.ids import FlowId, NodeId, PolicyId
+from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
 from astraflow.contract.reports.report import Report, StreamReport
 from astraflow.dataflow.reporting.health import returned_episodes
 from astraflow.runtime.clock import Clock, SystemClock
@@ -28,6 +29,20 @@ class PolicySummary:
     loss_last: float | None
     wait_fraction: float
     """Share of the trainer's time spent waiting, over the whole run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSummary:
+    """First and last finished round of an evaluation, by its first score of a policy."""
+
+    evaluation: str
+    policy: str
+    score: str
+    """Name of the score, such as `avg@1`."""
+    first: float
+    first_version: int
+    last: float
+    last_version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +80,8 @@ class Summary:
     latest_error: str
     """Latest error of a node; empty without any."""
     policies: tuple[PolicySummary, ...]
+    evaluations: tuple[EvaluationSummary, ...]
+    """For each evaluation with a finished round, a summary for each of its policies."""
     simulated: tuple[str, ...]
     """Simulated components of the run."""
 
@@ -113,6 +130,8 @@ class RunReports:
         self._policies = {policy: _PolicyReports() for policy in policies}
         self._counters: dict[NodeId, Mapping[str, float]] = {}
         self._mismatch_max: float | None = None
+        self._evaluations: dict[FlowId, tuple[EvaluationReport, EvaluationReport]] = {}
+        """First and last finished round."""
         self._imbalances: dict[str, None] = {}
         self._simulated: tuple[str, ...] = ()
         self._first_step_at: float | None = None
@@ -130,6 +149,10 @@ class RunReports:
             mismatch = node.gauges.get("logprob_mismatch_max")
             if mismatch is not None:
                 self._mismatch_max = mismatch if self._mismatch_max is None else max(mismatch, self._mismatch_max)
+        for round_ in report.evaluations:
+            if round_.state is EvaluationState.DONE:
+                first, _ = self._evaluations.get(round_.flow, (round_, round_))
+                self._evaluations[round_.flow] = (first, round_)
         self._rollouts_failed = failed_share(report)
         self._latest_error = latest_error(report) or self._latest_error
         self._imbalances.update(dict.fromkeys(imbalances(report)))
@@ -164,6 +187,7 @@ class RunReports:
             rollouts_failed=self._rollouts_failed,
             latest_error=self._latest_error,
             policies=policies,
+            evaluations=tuple(_evaluation_summaries(self._evaluations)),
             simulated=self._simulated,
         )
 
@@ -192,6 +216,25 @@ class RunReports:
     def _total(self, counter: str) -> int:
         """Returns the sum over all nodes ever reported: a restarted node counts from 0 under a new id."""
         return int(sum(counters.get(counter, 0.0) for counters in self._counters.values()))
+
+
+def _evaluation_summaries(
+    evaluations: Mapping[FlowId, tuple[EvaluationReport, EvaluationReport]],
+) -> Iterator[EvaluationSummary]:
+    for flow, (first, last) in evaluations.items():
+        names = {score.policy: score.name for score in reversed(last.scores)}
+        values = {(score.policy, score.name): score.value for score in first.scores}
+        for score in last.scores:
+            if names[score.policy] == score.name and (score.policy, score.name) in values:
+                yield EvaluationSummary(
+                    evaluation=flow,
+                    policy=score.policy,
+                    score=score.name,
+                    first=values[score.policy, score.name],
+                    first_version=first.versions[score.policy],
+                    last=score.value,
+                    last_version=last.versions[score.policy],
+                )
 
 
 def returned_rollouts(report: Report) -> tuple[int, int]:

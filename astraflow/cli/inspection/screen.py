@@ -99,6 +99,11 @@ def summary_table(summary: Summary) -> Table:
         table.add_row(f"{value} of {policy.policy}, first → last", f"{number(first)} → {number(last)}")
         table.add_row("steps", f"{policy.steps}")
         table.add_row("trainer wait", share(policy.wait_fraction))
+    for held in summary.evaluations:
+        versions = f"of version {held.first_version} → {held.last_version}"
+        table.add_row(
+            f"{held.score} in evaluation {held.evaluation}", f"{number(held.first)} → {number(held.last)}, {versions}"
+        )
     table.add_row("seconds, of which training", f"{summary.seconds:.1f}, {summary.seconds_training:.1f}")
     full, delta = summary.weight_bytes_full, summary.weight_bytes_delta
     table.add_row("weights fetched in full", f"{size(full)} in {summary.weight_updates_full} updates")

@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from astraflow.cli.inspection.run_summary import RunReports, Summary, imbalances
+from astraflow.cli.inspection.run_summary import EvaluationSummary, RunReports, Summary, imbalances
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.reports.evaluations import EvaluationState
 from astraflow.contract.reports.report import Completion
 from tests import make
 from tests.fakes.clock import ManualClock
@@ -131,3 +132,17 @@ def test_the_exit_code_is_0_only_for_a_balanced_run_that_learned() -> None:
     gathered.observe(replace(make.report(make.stream_report(steps=1)), completion=learned()))
     assert summary(gathered).exit_code == 0
     assert summary(gathered, has_failed=True).exit_code == 1
+
+
+def test_an_evaluation_is_summarized_by_its_first_and_last_finished_round() -> None:
+    gathered = tally()
+    rounds = [make.round_report(number) for number in (1, 2, 3)]
+    last = replace(rounds[2].scores[0], value=0.9)
+    others = (replace(last, name="pass@1", value=0.1), replace(last, policy=VERIFIER))
+    rounds[2] = replace(rounds[2], scores=(last, *others))
+    for round_ in (*rounds, make.round_report(4, state=EvaluationState.RUNNING)):
+        gathered.observe(replace(make.report(), evaluations=(round_,)))
+    (progress,) = summary(gathered).evaluations
+    assert progress == EvaluationSummary(
+        evaluation="held-out", policy="solver", score="avg@4", first=0.75, first_version=10, last=0.9, last_version=30
+    )

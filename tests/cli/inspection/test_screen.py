@@ -92,10 +92,12 @@ def test_the_summary_has_the_result_and_the_main_figures() -> None:
     node = make.node_report(counters=counters, gauges={"logprob_mismatch_max": 1.2e-5})
     report = make.report(make.stream_report(steps=6, rewards=(0.1, 0.1, 0.1, 0.1, 0.1, 1.0)), nodes=(node,))
     completion = Completion(reason="it did", has_learned=True, at=7.0, ends_run=True)
-    reports.observe(replace(report, completion=completion))
+    reports.observe(replace(report, completion=completion, evaluations=(make.round_report(),)))
     console, out = written()
     console.print(summary_table(reports.summary(reason="it did", has_failed=False, began_at=0, ended_at=9, restarts=1)))
     text = out.getvalue()
     for part in ("learned", "0.100 → 0.550", "428.0 kB in 2 updates", "61.0 kB", "1.20e-05", "balanced", "it did"):
         assert part in text
+    assert "avg@4 in evaluation held-out" in text
+    assert "0.750 → 0.750, of version 10 → 10" in text
     assert "engine scripted" in text
