@@ -75,8 +75,9 @@ def new_steps(report: Report, exported: Mapping[PolicyId, int]) -> list[TrackedS
     """Returns the steps in the report after the exported ones, oldest first for each policy.
 
     A report names the metrics of the last step only. Of earlier steps since the previous report, at most the latest 32,
-    it holds the rollout reward, so a policy that makes several steps a second has complete rewards but not complete
-    metrics. exported: number of the last exported step of each policy.
+    it holds the rollout reward, or the loss of a policy that trains only on answers, so a policy that makes several
+    steps a second has complete rewards but not complete metrics. exported: number of the last exported step of each
+    policy.
     """
     return [step for stream in report.streams for step in _stream_steps(report, stream, exported.get(stream.policy, 0))]
 
@@ -91,7 +92,9 @@ def _stream_steps(report: Report, stream: StreamReport, exported: int) -> list[T
 
 def _metrics(stream: StreamReport, step: int) -> dict[str, float]:
     age = stream.training.steps - step
-    metrics = {ROLLOUT_REWARD: stream.training.rewards[-1 - age]} if age < len(stream.training.rewards) else {}
+    losses, rewards = stream.training.losses, stream.training.rewards
+    name, values = ("loss", losses) if losses else (ROLLOUT_REWARD, rewards)
+    metrics = {name: values[-1 - age]} if age < len(values) else {}
     if age == 0:
         figures = {field.rpartition(".")[2]: float(attrgetter(field)(stream)) for field in STREAM_FIELDS}
         metrics |= figures | dict(stream.training.metrics)

@@ -26,3 +26,11 @@ def test_the_last_step_has_the_metrics_and_earlier_ones_the_rollout_reward() -> 
 
 def test_a_policy_without_a_step_yields_nothing() -> None:
     assert new_steps(make.report(make.stream_report()), {}) == []
+
+
+def test_a_policy_that_trains_on_answers_has_the_loss_of_each_step() -> None:
+    stream = make.stream_report(steps=5, rewards=(1.0, 1.0), losses=(0.7, 0.6), metrics={"loss": 0.6})
+    first, last = new_steps(make.report(stream), {})
+    assert first.metrics == {"loss": 0.7}
+    assert last.metrics["loss"] == 0.6
+    assert ROLLOUT_REWARD not in last.metrics
