@@ -79,18 +79,25 @@ def written(row: Row) -> torch.Tensor:
 
 
 def save(model: PreTrainedModel, state: SessionState, folder: Path) -> None:
-    """Writes a checkpoint: the weights first, then the file that names them."""
+    """Writes a durable checkpoint: the weights first, then the file that names them."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = f"weights-{state['step']}.safetensors"
     save_file({name: value.detach() for name, value in model.named_parameters()}, folder / weights)
-    with (folder / "state.part").open("w") as file:
-        json.dump({"weights": weights, "session": state}, file)
-        file.flush()
-        os.sync()
+    (folder / "state.part").write_text(json.dumps({"weights": weights, "session": state}))
+    sync(folder / weights)
+    sync(folder / "state.part")
     (folder / "state.part").replace(folder / "state.json")
+    sync(folder)
     for old in folder.glob("weights-*.safetensors"):
         if old.name != weights:
             old.unlink()
+
+
+def sync(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk. `os.sync` would wait for other programs too."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
 
 
 def resume(model: PreTrainedModel, folder: Path) -> SessionState:

@@ -135,7 +135,7 @@ def test_the_exit_code_is_0_only_for_a_balanced_run_that_learned() -> None:
 
 
 def test_an_evaluation_is_summarized_by_its_first_and_last_finished_round() -> None:
-    gathered = tally()
+    gathered = reports()
     rounds = [make.round_report(number) for number in (1, 2, 3)]
     last = replace(rounds[2].scores[0], value=0.9)
     others = (replace(last, name="pass@1", value=0.1), replace(last, policy=VERIFIER))
