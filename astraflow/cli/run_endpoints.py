@@ -8,7 +8,7 @@ from astraflow.access.authority import Authority
 from astraflow.cli.options import TOKEN, read_token
 from astraflow.cli.run_directory import folder_of
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.folders.run_folders import RunFolder, active_runs
+from astraflow.runtime.folders.run_folders import RunFolder, active_runs, runs_folder
 from astraflow.wire.channel import ClientTls, ServiceChannel, authority_client_tls, dial
 
 
@@ -54,7 +54,8 @@ def find_run(address: str, token: str, token_file: Path | None, client_tls: Clie
             code="cli.no_token",
         )
     raise InvalidInput(
-        "cannot find a run: none is active on this machine; start one (astraflow demo), or give its ADDRESS and token",
+        f"cannot find a run: none is active in {str(runs_folder())!r}; start one (astraflow demo), or give ADDRESS and "
+        "token of one elsewhere: for a run with --run-dir the field `dataflow` of its run.json, and its file `token`",
         code="cli.no_active_run",
     )
 
