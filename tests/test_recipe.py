@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import InvalidInput, UnknownPolicy
-from astraflow.recipe.config import dataflow_config, node_config, trainer_config, weights_config
+from astraflow.contract.ids import PolicyId
+from astraflow.recipe.config import Recipe, dataflow_config, node_config, trainer_config, weights_config
 from astraflow.recipe.files import EXAMPLES, PACKAGED, find_recipe, packaged_recipes, summary_of
 from astraflow.recipe.loading import Check, load_recipe, snapshot
 from astraflow.runtime.plugins import PLUGINS_VARIABLE
@@ -398,3 +399,22 @@ def test_the_trainer_publishes_a_probe_with_each_version_for_servers_of_another_
 def test_judges_must_exist_and_cannot_play_a_role_untrained(tmp_path: Path, text: str, code: str) -> None:
     with raises_code(InvalidInput, code):
         load_recipe(str(write(tmp_path, text)))
+
+
+def test_a_warm_start_is_that_of_the_files_contents_and_stays_that_of_a_snapshot(tmp_path: Path) -> None:
+    questions, snapshot_file = tmp_path / "questions.jsonl", tmp_path / "recipe.json"
+    questions.write_text('{"question": "1+1=", "answer": "2"}\n')
+    dataset = f'policies.solver.model.warm_start.dataset={{kind="jsonl", path="{questions}"}}'
+
+    first = load_recipe("reverse", [dataset])
+    again = load_recipe("reverse", [dataset])
+    snapshot_file.write_text(snapshot(first))
+    questions.write_text('{"question": "1+2=", "answer": "3"}\n')
+    changed, resumed = load_recipe("reverse", [dataset]), load_recipe(str(snapshot_file))
+
+    def data(recipe: Recipe) -> str:
+        return str(recipe.policies[PolicyId("solver")].model["warm_start"].get("data", ""))
+
+    assert len(data(first)) == 16
+    assert data(first) == data(again) == data(resumed) != data(changed)
+    assert data(load_recipe("reverse")) == "", "its data set reads no file"

@@ -62,6 +62,9 @@ class WarmStartOptions(Config):
     dataset: Annotated[dict[str, Any], SettableBy.RECIPE]
     """Dataset of the examples, as its `kind` and options. It is part of the cached folder's name; the caller of
     `prepare` builds it and passes the examples."""
+    data: Annotated[str, SettableBy.RECIPE] = ""
+    """Hash of the local files that `dataset` reads; set when a recipe is loaded: the cached model of other contents is
+    another one. Empty: no local file."""
     system: Annotated[str, SettableBy.AGENT] = ""
     """System message before each question, such as the description of an agent's tools; empty: none."""
     episodes: EpisodeOptions | None = None

@@ -9,7 +9,7 @@ from astraflow.recipe.checks import check_names, check_node_policies, check_plug
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.files import find_recipe, layers_of
 from astraflow.recipe.plugins import plugin_specs
-from astraflow.recipe.sources import local_values
+from astraflow.recipe.sources import local_values, warm_start_values
 from astraflow.runtime.config.base import ValueOrigin, suggest_name
 from astraflow.runtime.config.toml import ConfigLayer, Values, layer_origin, merge_layers, parse_override
 
@@ -39,6 +39,8 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = (), *, check: Chec
         local = local_values(plugin_specs(recipe), recipe.data_root, recipe=name_or_path)
         layers.append(ConfigLayer("data_root", local))
         recipe = Recipe.parse(merge_layers(layers), where="", origin=origin)
+    if warm_starts := warm_start_values(plugin_specs(recipe)):
+        recipe = Recipe.parse(merge_layers([*layers, ConfigLayer("data", warm_starts)]), where="", origin=origin)
     check_names(recipe, origin)
     check_roles_of(recipe, origin)
     check_node_policies(recipe, origin)

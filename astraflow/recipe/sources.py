@@ -1,5 +1,7 @@
-"""Downloads that a recipe names, and their place in a data root."""
+"""Downloads that a recipe names, their place in a data root, and the identity of local files."""
 
+import glob
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +42,51 @@ def local_values(specs: Iterable[PluginSpec], data_root: str, *, recipe: str) ->
             setting = {key: setting}
         values = merge_tables(values, setting)
     return values
+
+
+def warm_start_values(specs: Iterable[PluginSpec]) -> Values:
+    """Returns the recipe's settings that identify the data files of warm starts, whose models are cached.
+
+    Those of a run's snapshot stay, so that its model is found again when the files have changed since.
+    """
+    values: Values = {}
+    for path, registry, spec in specs:
+        warm_start = spec.get("warm_start") if registry is models else None
+        if not isinstance(warm_start, Mapping) or warm_start.get("data"):
+            continue
+        files = sorted(file for place in _paths(warm_start.get("dataset")) for file in _files_at(place))
+        if files:
+            setting: Any = _content_hash(files)
+            for key in reversed((*path, "warm_start", "data")):
+                setting = {key: setting}
+            values = merge_tables(values, setting)
+    return values
+
+
+def _paths(dataset: object) -> Iterator[str]:
+    """Yields the locations in the options of a data set and of the data sets inside."""
+    if isinstance(dataset, Mapping):
+        if isinstance(path := dataset.get("path"), str):
+            yield path
+        for option in dataset.values():
+            yield from _paths(option)
+    elif isinstance(dataset, list | tuple):
+        for part in dataset:
+            yield from _paths(part)
+
+
+def _files_at(place: str) -> list[Path]:
+    """Returns the local files at a location: one, those of a folder, or those of a pattern; none of a URL."""
+    entries = sorted(Path(place).rglob("*")) if Path(place).is_dir() else [Path(name) for name in glob.glob(place)]
+    return [file for file in entries if file.is_file()]
+
+
+def _content_hash(files: Iterable[Path]) -> str:
+    whole = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as content:
+            whole.update(hashlib.file_digest(content, "sha256").digest())
+    return whole.hexdigest()[:16]
 
 
 def _downloads(specs: Iterable[PluginSpec]) -> Iterator[tuple[tuple[str, ...], str, RemoteSource]]:
