@@ -54,7 +54,7 @@ def warm_start_values(specs: Iterable[PluginSpec]) -> Values:
         warm_start = spec.get("warm_start") if registry is models else None
         if not isinstance(warm_start, Mapping) or warm_start.get("data"):
             continue
-        files = sorted(file for place in _paths(warm_start.get("dataset")) for file in _files_at(place))
+        files = sorted(file for location in _paths(warm_start.get("dataset")) for file in _files_at(location))
         if files:
             setting: Any = _content_hash(files)
             for key in reversed((*path, "warm_start", "data")):
@@ -75,10 +75,13 @@ def _paths(dataset: object) -> Iterator[str]:
             yield from _paths(part)
 
 
-def _files_at(place: str) -> list[Path]:
+def _files_at(location: str) -> list[Path]:
     """Returns the local files at a location: one, those of a folder, or those of a pattern; none of a URL."""
-    entries = sorted(Path(place).rglob("*")) if Path(place).is_dir() else [Path(name) for name in glob.glob(place)]
-    return [file for file in entries if file.is_file()]
+    if Path(location).is_dir():
+        entries = list(Path(location).rglob("*"))
+    else:
+        entries = [Path(name) for name in glob.glob(location)]  # noqa: PTH207 (pathlib's takes no absolute pattern)
+    return [entry for entry in entries if entry.is_file()]
 
 
 def _content_hash(files: Iterable[Path]) -> str:
