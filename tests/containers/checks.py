@@ -223,11 +223,13 @@ def balanced(report: Json) -> tuple[int, int]:
         places = flow["open"] + flow["admitted"] + sum(flow["dropped"].values())
         require(flow["issued"] == places, f"the groups of the flow {flow['id']!r} do not add up: {flow}")
     for stream in report["streams"]:
-        places = stream["buffered"] + stream["in_batch"] + stream["trained"] + sum(stream["dropped"].values())
-        require(stream["admitted"] == places, f"the groups of {stream['policy']!r} do not add up: {stream}")
-        trained = stream["steps"] * stream["batch_groups"]
-        require(stream["trained"] == trained, f"{stream['trained']} groups in {stream['steps']} steps: {stream}")
-    return sum(stream["steps"] for stream in report["streams"]), sum(flow["issued"] for flow in report["flows"])
+        groups, steps = stream["groups"], stream["training"]["steps"]
+        places = groups["buffered"] + groups["in_batch"] + groups["trained"] + sum(groups["dropped"].values())
+        require(groups["admitted"] == places, f"the groups of {stream['policy']!r} do not add up: {stream}")
+        trained = steps * stream["batch_groups"]
+        require(groups["trained"] == trained, f"{groups['trained']} groups in {steps} steps: {stream}")
+    steps_done = sum(stream["training"]["steps"] for stream in report["streams"])
+    return steps_done, sum(flow["issued"] for flow in report["flows"])
 
 
 def ready(report: Json) -> list[Json]:

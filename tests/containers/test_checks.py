@@ -1,10 +1,12 @@
 import subprocess
 import sys
 from copy import deepcopy
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
+from astraflow.contract.reports.report import StreamGroups
 from tests.containers.__main__ import FAILED, NOT_STARTED, PASSED, judged
 from tests.containers.checks import backup_commands, balanced
 from tests.containers.engine import SOURCE
@@ -12,16 +14,8 @@ from tests.containers.host import NotStarted
 from tests.containers.stack import CheckFailed
 
 FLOW = {"id": "train", "issued": 10, "open": 3, "admitted": 6, "dropped": {"failed": 1}}
-STREAM = {
-    "policy": "solver",
-    "admitted": 6,
-    "buffered": 1,
-    "in_batch": 2,
-    "trained": 2,
-    "dropped": {"stale": 1},
-    "steps": 1,
-    "batch_groups": 2,
-}
+GROUPS = StreamGroups(admitted=6, buffered=1, in_batch=2, trained=2, dropped={"stale": 1})
+STREAM = {"policy": "solver", "groups": asdict(GROUPS), "training": {"steps": 1}, "batch_groups": 2}
 REPORT: dict[str, Any] = {"flows": [FLOW], "streams": [STREAM]}
 
 
@@ -29,12 +23,12 @@ def test_a_balanced_report_returns_steps_and_issued_groups() -> None:
     assert balanced(REPORT) == (1, 10)
 
 
-@pytest.mark.parametrize(
-    ("table", "field"), [("flows", "issued"), ("flows", "open"), ("streams", "buffered"), ("streams", "steps")]
-)
-def test_an_unbalanced_report_fails_the_check(table: str, field: str) -> None:
+@pytest.mark.parametrize("path", ["issued", "open", "groups.buffered", "training.steps"])
+def test_an_unbalanced_report_fails_the_check(path: str) -> None:
     report = deepcopy(REPORT)
-    report[table][0][field] += 1
+    *parts, field = path.split(".")
+    counts = report["streams"][0][parts[0]] if parts else report["flows"][0]
+    counts[field] += 1
     with pytest.raises(CheckFailed):
         balanced(report)
 

@@ -400,7 +400,7 @@ def report(run: Composed) -> Any:
 
 def steps(run: Composed) -> int:
     """Returns the number of trainer steps."""
-    return int(report(run)["streams"][0]["steps"])
+    return int(report(run)["streams"][0]["training"]["steps"])
 
 
 def pools(run: Composed) -> list[str]:
