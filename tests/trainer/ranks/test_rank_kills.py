@@ -30,6 +30,7 @@ RECIPE = """
 name = "kills"
 policies.solver.model = {model}
 policies.solver.batch_groups = 3
+policies.solver.algorithm.max_mismatch = 1e9  # the logprobs are made up
 policies.solver.backend = {{ kind = "fsdp", ranks = 2, learning_rate = 1e-3, rank_timeout_s = 60 }}
 flows.train.dataset = {{ kind = "letters", operation = "reverse", length = 2 }}
 flows.train.workflow = {{ kind = "single_turn", policy = "solver", max_new_tokens = 3 }}
