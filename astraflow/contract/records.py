@@ -28,7 +28,7 @@ _PART = re.compile(r"\[([^\]]*)\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What happened, was decided or is wrong."""
+    """One event, decision, alarm or problem."""
 
     kind: RecordKind
     """Kind, which has the template of the text."""

@@ -33,7 +33,7 @@ class AlarmCondition:
     key: str
     """Subject in a few words; constant while the condition lasts."""
     record: Record
-    """What is wrong."""
+    """Description of the condition."""
     after_s: float = 0.0
     """Minimum duration before the alarm is raised. Seconds."""
 

@@ -93,11 +93,11 @@ class ProviderHarness(ABC):
 
     async def expire(self) -> None:
         """Makes the service refuse the credentials of the provider that `renewable` returned."""
-        raise NotImplementedError
+        pytest.fail("a harness with `renewable` needs `expire`")
 
     async def renew(self) -> None:
         """Stores new credentials, as another program or a person would."""
-        raise NotImplementedError
+        pytest.fail("a harness with `renewable` needs `renew`")
 
     async def two_places(self) -> tuple[Provider, LaunchSpec, LaunchSpec] | None:
         """Returns a provider of two places, such as regions or hosts, and a spec for each; None where it has one."""
@@ -112,7 +112,7 @@ class ProviderHarness(ABC):
 
     async def silence_second(self) -> Provider:
         """Returns a provider of both places of `two_places`, of which the second does not answer."""
-        raise NotImplementedError
+        pytest.fail("a harness with `two_places` needs `silence_second`")
 
     async def preempted(self) -> tuple[Provider, Handle] | None:
         """Launches a spot instance, and lets the service take it back; None where that cannot happen."""

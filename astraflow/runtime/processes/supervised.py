@@ -1,4 +1,4 @@
-"""What processes do to end with their parent; as a program, the process supervisor of a program's whole tree.
+"""Ends processes with their parent. Run as a program, it is the process supervisor of another program's whole tree.
 
     python -I -S supervised.py PARENT_PID TEMPORARY_FOLDER PROGRAM [ARGUMENT ...]
 

@@ -63,7 +63,7 @@ class Text(ToolModel):
 
 
 class ProblemView(ToolModel):
-    """What is wrong."""
+    """One problem of a service."""
 
     severity: Severity
     cause: str | None
@@ -243,7 +243,7 @@ class NodesOutput(ToolModel):
 
 
 class RecordView(ProblemView):
-    """What happened, or was decided."""
+    """One event or decision."""
 
     age_s: float
     """Time since then, seconds."""

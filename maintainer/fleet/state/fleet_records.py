@@ -1,4 +1,4 @@
-"""What the fleet service writes: decisions of the audit log, and events of launches."""
+"""Writes of the fleet service: decisions of the audit log, and events of launches."""
 
 from dataclasses import replace
 from typing import Any
