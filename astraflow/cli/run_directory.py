@@ -18,6 +18,7 @@ from typing import Any, Self
 from astraflow.access.authority import Authority
 from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull
 from astraflow.runtime.config.toml import read_json
+from astraflow.runtime.folders.private_files import write_private
 from astraflow.runtime.folders.run_folders import LOCK, PROCESSES, RUN, RunFacts, RunFolder, runs_folder
 from astraflow.runtime.locks import lock_exclusively
 from astraflow.weights.signing import SigningKey
@@ -209,15 +210,6 @@ def make_signing_key(folder: Path) -> None:
     key = SigningKey.generate()
     write_private(folder / WEIGHTS_KEY, str(key.public))
     write_private(folder / SIGNING_KEY, key.text())  # last, so that both exist when it does
-
-
-def write_private(path: Path, text: str) -> None:
-    """Writes a file atomically, with access for its owner only."""
-    partial = path.with_name(f".{path.name}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    partial.replace(path)
 
 
 def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:

@@ -27,6 +27,15 @@ def exclusive_lock(path: Path, *, refusal: AstraFlowError) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Holds the lock file `path`, created if missing, until the block ends; waits for other holders, which must be
+    brief. Raises: OSError."""
+    with path.open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def lock_exclusively(file: IO[str], *, refusal: AstraFlowError) -> None:
     """Locks an open file until it is closed.
 

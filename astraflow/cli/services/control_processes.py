@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from astraflow.access.authority import Authority
 from astraflow.cli.options import TOKEN
-from astraflow.cli.run_directory import storage_error, write_private
+from astraflow.cli.run_directory import storage_error
 from astraflow.cli.run_endpoints import PlaneEndpoints
+from astraflow.runtime.folders.private_files import write_private
 from astraflow.runtime.http.hosts import is_loopback
 from astraflow.runtime.imports import require_package
 from astraflow.runtime.service import make_private_folder

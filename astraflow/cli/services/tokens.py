@@ -229,8 +229,9 @@ def keys(
 ) -> None:
     """Create the certificate authority and the signing key of a run, for services that are started separately."""
     from astraflow.access.authority import CERTIFICATE, Authority
-    from astraflow.cli.run_directory import SIGNING_KEY, WEIGHTS_KEY, make_signing_key, storage_error, write_private
+    from astraflow.cli.run_directory import SIGNING_KEY, WEIGHTS_KEY, make_signing_key, storage_error
     from astraflow.contract.ids import Name
+    from astraflow.runtime.folders.private_files import write_private
 
     run = Name(run)
     folder = directory / "authority"
