@@ -14,6 +14,8 @@ _ULID_IN_TEXT = re.compile(r"\b([0-9A-HJKMNP-TV-Z]{26})(\.\d+)?\b")
 _HASH_IN_TEXT = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24,}\b")
 _MINUS = "\N{MINUS SIGN}"
 _SUFFIXES = (("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
+_NEARLY_ALL = 0.9995
+"""Share from which one decimal of per cent rounds to 100."""
 _ROUNDS_UP = 0.9995
 """Share of a unit from which three significant digits round to the whole unit."""
 
@@ -95,12 +97,14 @@ def with_unit(value: float | None, unit: str) -> str:
 
 
 def share(value: float | None) -> str:
-    """Formats a fraction as per cent with three significant digits.
+    """Formats a fraction as per cent with three significant digits; only the whole is 100 %.
 
-    >>> share(0.12345), share(0.00012), share(1)
-    ('12.3\u202f%', '0.0120\u202f%', '100\u202f%')
+    >>> share(0.12345), share(0.00012), share(0.9999), share(1)
+    ('12.3\u202f%', '0.0120\u202f%', '>99.9\u202f%', '100\u202f%')
     """
-    return MISSING if value is None else f"{figure(value * 100)}{_NARROW}%"
+    if value is None:
+        return MISSING
+    return f">99.9{_NARROW}%" if _NEARLY_ALL <= value < 1 else f"{figure(value * 100)}{_NARROW}%"
 
 
 def seconds(value_s: float | None) -> str:
@@ -119,17 +123,21 @@ def seconds(value_s: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Formats a fraction as per cent.
+    """Formats a fraction as per cent: only nothing is 0 %, only the whole is 100 %.
 
-    >>> percent(0.1234), percent(0.004)
-    ('12\\u202f%', '0.4\\u202f%')
+    >>> percent(0.1234), percent(0.004), percent(0.0001)
+    ('12\\u202f%', '0.4\\u202f%', '<0.1\\u202f%')
+    >>> percent(0.994), percent(0.9995), percent(1)
+    ('99.4\\u202f%', '>99.9\\u202f%', '100\\u202f%')
     """
     if value is None:
         return MISSING
     scaled = value * 100
     if 0 < scaled < 0.05:
         return f"<0.1{_NARROW}%"
-    digits = 1 if 0 < abs(scaled) < 1 else 0
+    if _NEARLY_ALL <= value < 1:
+        return f">99.9{_NARROW}%"
+    digits = 1 if 0 < abs(scaled) < 1 or 99 < scaled < 100 else 0
     return f"{scaled:.{digits}f}{_NARROW}%"
 
 

@@ -121,9 +121,9 @@ def wait_insight(waits: Sequence[float], *, fed_below: float) -> str:
     if not waits:
         return "No step yet"
     fed = sum(wait <= fed_below for wait in waits) / len(waits)
-    if fed >= 0.995:
+    if fed == 1:
         return "Fed the whole time"
-    if fed <= 0.005:
+    if fed == 0:
         return f"Waited {formats.percent(sum(waits) / len(waits))} of each step on average"
     return f"Fed {formats.percent(fed)} of the time"
 

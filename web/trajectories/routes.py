@@ -106,6 +106,7 @@ async def show_group(request: Request, shown: ShownRunDep, group: str, policy: s
         groups=group_samples(members, samples.node_names),
         group=group,
         policy=policy,
+        listed=filter_from(request.query_params, policies=head.policies).address(group=""),
         record_note=samples.record_note,
     )
 

@@ -49,7 +49,7 @@ async def test_bars_link_to_groups_groups_to_members_and_members_to_conversation
     trajectory = parsed(trajectory_page)
     assert trajectory.one("a[rel=next]")["data-key"] == "j"
     assert trajectory.one(".facts.roomy").facts()["Staleness"].startswith("0 versions")
-    assert trajectory.one("nav.crumbs").links()[:3] == ["/runs", "/runs/1", PAGE]
+    assert trajectory.one("nav.crumbs").links()[:2] == ["/runs", "/runs/1"]
 
 
 async def test_links_of_problems_lead_to_the_trajectories_of_the_live_run_with_their_filter(web: RunningWeb) -> None:
@@ -57,6 +57,21 @@ async def test_links_of_problems_lead_to_the_trajectories_of_the_live_run_with_t
         await recorded(web, client)
         answer = await client.get("/trajectories?outcome=informative", follow_redirects=True)
     assert (answer.status_code, answer.url.path, answer.url.query) == (200, PAGE, b"outcome=informative")
+
+
+async def test_escape_leads_from_a_filtered_trajectory_to_its_list_and_from_a_group_member_to_the_group(
+    web: RunningWeb,
+) -> None:
+    async with web.logged_in() as client:
+        await recorded(web, client)
+        listed = (await client.get(f"{PAGE}?max_reward=0.5")).text
+        filtered = parsed((await client.get(link_to(listed, r"/runs/1/trajectories/\d+[^\"]*"))).text)
+        group_page = (await client.get(link_to(listed, r"/runs/1/groups/[^\"]+"))).text
+        member = parsed((await client.get(parsed(group_page).all("a.member-reward")[0]["href"])).text)
+
+    assert filtered.one("[data-key=Escape]")["href"] == f"{PAGE}?max_reward=0.5"
+    assert parsed(group_page).one("[data-key=Escape]")["href"].startswith(f"{PAGE}?policy=solver&max_reward=0.5")
+    assert member.one("[data-key=Escape]")["href"].startswith("/runs/1/groups/train%3A")
 
 
 @pytest.mark.long

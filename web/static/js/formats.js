@@ -1,6 +1,7 @@
 // Formats numbers as web/components/formats.py does.
 const NARROW = "\u202f";
 const MISSING = "\u2013";
+const NEARLY_ALL = 0.9995; // share from which one decimal of per cent rounds to 100
 
 const grouped = (value, digits) =>
   value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }).replace("-", "\u2212");
@@ -9,12 +10,14 @@ export function valueText(value, kind) {
   if (value === null || value === undefined) return MISSING;
   if (kind === "reward") return grouped(value, 2);
   if (kind === "figure") return figure(value);
+  const isNearlyAll = value >= NEARLY_ALL && value < 1;
+  if ((kind === "share" || kind === "percent") && isNearlyAll) return `>99.9${NARROW}%`;
   if (kind === "share") return `${figure(value * 100)}${NARROW}%`;
   if (kind === "seconds") return seconds(value);
   if (kind === "ratio") return `${grouped(value, 2)}${NARROW}\u00d7`;
   if (kind === "dollars") return dollars(value);
   if (kind === "percent" && value > 0 && value < 0.0005) return `<0.1${NARROW}%`;
-  if (kind === "percent") return `${grouped(value * 100, Math.abs(value) > 0 && Math.abs(value) < 0.01 ? 1 : 0)}${NARROW}%`;
+  if (kind === "percent") return `${grouped(value * 100, (Math.abs(value) > 0 && Math.abs(value) < 0.01) || (value > 0.99 && value < 1) ? 1 : 0)}${NARROW}%`;
   if (kind === "count") return Math.abs(value) >= 1e6 ? `${grouped(value / 1e6, 2)}${NARROW}M` : grouped(value, 0);
   if (kind !== "rate") return `${figure(value)}${NARROW}${value === 1 && !kind.includes("/") ? kind.replace(/s$/, "") : kind}`;
   if (value === 0) return "0";
