@@ -37,7 +37,10 @@ def lenient_text(raw: bytes) -> str:
 
 
 def is_damaged(problem: sqlite3.DatabaseError) -> bool:
-    """Returns whether the error means that the file itself is damaged or no database."""
+    """Returns whether the error means that the file itself is damaged, which includes the names of its tables and
+    columns, or no database."""
+    if str(problem).startswith(("no such table", "no such column")):
+        return True
     return getattr(problem, "sqlite_errorname", "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
 
 

@@ -22,6 +22,7 @@ from astraflow.contract.reports.queries import (
     TrajectoryQuery,
 )
 from astraflow.contract.reports.report import Event, NodeReport, Report, SampledTrajectory
+from astraflow.contract.reports.training_steps import TrainingStepPage, TrainingStepQuery
 from astraflow.wire.channel import ServiceChannel
 from astraflow.wire.codecs.converter import Memo, from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
@@ -142,6 +143,13 @@ class ControlPlaneClient:
         """Returns events of the whole run."""
         reply = await self._link.call(self._stub.Events, to_message(query, pb.EventsRequest), timeout_s=TIMEOUT_S)
         return EventPage(events=tuple(from_message(event, Event) for event in reply.events), has_older=reply.has_older)
+
+    async def training_steps(self, query: TrainingStepQuery) -> TrainingStepPage:
+        """Returns the training steps of a policy, oldest first; for the next page, `after` is the last step seen."""
+        reply = await self._link.call(
+            self._stub.TrainingSteps, to_message(query, pb.TrainingStepsRequest), timeout_s=TIMEOUT_S
+        )
+        return from_message(reply, TrainingStepPage)
 
     async def drain_node(self, node: NodeId, *, actor: str, reason: str, deadline_s: float = 0.0) -> str:
         """Requests that a node finishes its tasks and leaves; returns a confirmation message.

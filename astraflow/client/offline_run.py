@@ -14,6 +14,7 @@ from astraflow.archive.connection import ARCHIVE_PATH, open_recorded, run_query
 from astraflow.archive.events import find_events
 from astraflow.archive.reports import find_rounds, read_reports
 from astraflow.archive.samples import find_rewards, find_trajectories
+from astraflow.archive.training_steps import find_steps
 from astraflow.contract.errors import CorruptData, InvalidInput, Unavailable
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.reports.queries import (
@@ -25,6 +26,7 @@ from astraflow.contract.reports.queries import (
     TrajectoryQuery,
 )
 from astraflow.contract.reports.report import Report
+from astraflow.contract.reports.training_steps import TrainingStepPage, TrainingStepQuery
 
 T = TypeVar("T")
 SECOND_S, MINUTE_S = 1, 60
@@ -62,6 +64,10 @@ class OfflineRun:
     async def events(self, query: EventQuery) -> EventPage:
         """Returns events of the whole run."""
         return await self._query(lambda database: find_events(database, query))
+
+    async def training_steps(self, query: TrainingStepQuery) -> TrainingStepPage:
+        """Returns the training steps of a policy, oldest first."""
+        return await self._query(lambda database: find_steps(database, query))
 
     async def _query(self, query: Callable[[sqlite3.Connection], T]) -> T:
         return await asyncio.to_thread(self._run, query)

@@ -25,6 +25,7 @@ from astraflow.dataflow.evaluation.rounds import RoundArchive
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.history.events import Events
 from astraflow.dataflow.history.samples import TrajectorySamples
+from astraflow.dataflow.history.training_steps import TrainingSteps
 from astraflow.dataflow.issuing.shares import Shares
 from astraflow.dataflow.notifier import Notifier
 from astraflow.dataflow.plugin_changes import PluginChanges, selector_rows_owner
@@ -59,6 +60,7 @@ class Run:
     journal: Journal
     events: Events
     samples: TrajectorySamples
+    training_steps: TrainingSteps
     round_archive: RoundArchive
     set_aside: SetAsideFiles
     stall_detector: StallDetector
@@ -213,6 +215,7 @@ class Run:
             evaluation.restore(recovered.evaluations)
         self.round_archive.restore(recovered.evaluations)
         steps = {policy: stream.counts.steps for policy, stream in self.streams.items()}
+        self.training_steps.restore(steps)
         self.stop_condition.resume(steps, at=self.clock.wall())
         self.samples.mark_unrecorded({policy: stream.untrained_groups() for policy, stream in self.streams.items()})
 

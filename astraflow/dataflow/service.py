@@ -32,6 +32,7 @@ from astraflow.dataflow.history.archive import Archive
 from astraflow.dataflow.history.events import Events
 from astraflow.dataflow.history.history import History
 from astraflow.dataflow.history.samples import TrajectorySamples
+from astraflow.dataflow.history.training_steps import TrainingSteps
 from astraflow.dataflow.issuing.issuer import Issuer
 from astraflow.dataflow.issuing.leases import Leases
 from astraflow.dataflow.issuing.mixture import build_selector
@@ -410,6 +411,7 @@ def build_run(config: DataflowConfig, *, journal: Journal, archive: Archive, clo
         journal=journal,
         events=Events(journal, archive, clock, limit=config.events),
         samples=TrajectorySamples(archive, limit=config.samples, limit_bytes=config.sample_bytes),
+        training_steps=TrainingSteps(journal, archive),
         round_archive=RoundArchive(archive),
         set_aside=SetAsideFiles(archive.directory / FOLDER),
         stall_detector=StallDetector(

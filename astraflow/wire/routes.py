@@ -127,6 +127,7 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "Groups": _allowed_for(*_VIEWERS),
         "Rewards": _allowed_for(*_VIEWERS),
         "Events": _allowed_for(*_VIEWERS),
+        "TrainingSteps": _allowed_for(*_VIEWERS),
         "Evaluations": _allowed_for(*_VIEWERS),
         "WhatIf": _allowed_for(*_VIEWERS),
         "ReportFleetConstraints": _allowed_for(Role.AGENT, scope=_all_pools),

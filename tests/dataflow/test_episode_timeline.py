@@ -54,7 +54,7 @@ async def test_a_trained_episode_has_all_hops_from_lease_to_step(tmp_path: Path)
         ("rl.batch", 5.0, 1.0),
         ("rl.step", 6.0, 2.0),
     ]
-    assert timelines[0][-1].detail == "step 0"
+    assert timelines[0][-1].detail == "step 1"
 
 
 async def test_a_node_whose_clock_is_ahead_yields_no_negative_durations(tmp_path: Path) -> None:

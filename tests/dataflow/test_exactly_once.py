@@ -18,6 +18,7 @@ from astraflow.contract.batches import Batch, StepEnd, StepFailure, StepReport
 from astraflow.contract.ids import BatchId, FlowId, GroupId, PolicyId, TaskId, Version
 from astraflow.contract.plugins import PluginChange, PluginSlot
 from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
+from astraflow.contract.reports.training_steps import TrainingStepQuery
 from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Episode
@@ -179,8 +180,9 @@ class RunUnderFire(RuleBasedStateMachine):
         self.version += 1
         before = self._stream.version
         report = StepReport(
-            batch=self.batch.id, policy=SOLVER, version=Version(self.version), wait_s=0, compute_s=1, publish_s=0
-        )
+            batch=self.batch.id, policy=SOLVER, version=Version(self.version), wait_s=0, compute_s=1, publish_s=0,
+            metrics={"loss": 1 / self.version},
+        )  # fmt: skip
         assert self.loop.run(self.trainers.report_step(report))
         self._plugins_are_activated(since=before)
         if twice:
@@ -243,6 +245,9 @@ class RunUnderFire(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
         self.folder = fresh
         self._open()
+        steps = self.loop.run(self.run.training_steps.page(TrainingStepQuery(policy=SOLVER))).steps
+        expected = [(number, 1 / number) for number in range(1, self.version + 1)]
+        assert [(step.step, step.metrics["loss"]) for step in steps] == expected
 
     @invariant()
     def counts_balance(self) -> None:

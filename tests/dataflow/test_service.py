@@ -468,8 +468,8 @@ async def test_trajectories_groups_and_events_survive_a_restart(tmp_path: Path) 
         assert {
             trajectory.step
             for trajectory in (await service.control.trajectories(TrajectoryQuery(outcome="trained"))).trajectories
-        } == {0}
-        groups = (await service.control.groups(GroupQuery(step=0))).groups
+        } == {1}
+        groups = (await service.control.groups(GroupQuery(step=1))).groups
         assert [(group.trajectories, group.reward_mean) for group in groups] == [(2, 0.5), (2, 0.5)]
         events = await service.control.events(EventQuery(kinds=(RecordKind.NODE_JOINED,)))
         assert [event.subject for event in events.events] == [node]

@@ -18,6 +18,7 @@ from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import Record, render
 from astraflow.contract.reports.queries import GroupQuery, RewardQuery, TrajectoryQuery
 from astraflow.contract.reports.report import Report
+from astraflow.contract.reports.training_steps import TrainingStepQuery
 from astraflow.scaling.options import Spec
 from astraflow.scaling.what_if import changed_spec, replay
 from astraflow.wire.codecs.converter import from_message, to_message
@@ -127,6 +128,10 @@ class FakeControlPlane(ControlPlaneServicer):
         newest = sorted(known, reverse=True)
         shown = [to_message(known[ordinal], pb.Event) for ordinal in newest[: request.limit]]
         return pb.EventsReply(events=shown, has_older=len(newest) > len(shown))
+
+    async def TrainingSteps(self, request: pb.TrainingStepsRequest, context: Any) -> pb.TrainingStepsReply:
+        query = from_message(request, TrainingStepQuery)
+        return to_message(self.synthetic_run.training_steps(self.sequence, query), pb.TrainingStepsReply)
 
     def _act(self, kind: RecordKind, subject: str, request: Any) -> None:
         record = Record(kind=kind, subject=subject, actor=request.actor, reason=request.reason)

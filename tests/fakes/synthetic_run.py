@@ -40,6 +40,7 @@ from astraflow.contract.reports.report import (
     StreamReport,
     TrainingReport,
 )
+from astraflow.contract.reports.training_steps import TrainingStep, TrainingStepPage, TrainingStepQuery
 from astraflow.contract.rollouts.agent_calls import AgentCall, CallOutcome
 from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.spans import Author, Ending, Span
@@ -191,6 +192,29 @@ class SyntheticRun:
             roles=Counter(sample.role for sample in matching_samples if sample.role),
             terms=Counter(term for sample in matching_samples for term in sample.reward_terms),
             calls=Counter(outcome for sample in matching_samples for outcome in sample.call_outcomes),
+        )
+
+    def training_steps(self, sequence: int, query: TrainingStepQuery) -> TrainingStepPage:
+        """Returns one page of the steps up to a second, as the service would."""
+        last = max(0, math.floor((sequence - 4) * STEPS_PER_S))
+        numbers = range(query.after + 1, min(last, query.after + query.limit) + 1)
+        known = query.policy in self.policies
+        return TrainingStepPage(
+            steps=tuple(self._training_step(query.policy, number) for number in numbers) if known else (),
+            has_more=known and last > query.after + query.limit,
+        )
+
+    def _training_step(self, policy: str, number: int) -> TrainingStep:
+        more = _interaction_metrics(number) if self.has_interactions else {}
+        return TrainingStep(
+            policy=PolicyId(policy),
+            step=number,
+            at=self.began_at + math.ceil(number / STEPS_PER_S + 4),
+            version=Version(number),
+            total_tokens=number * 1331,
+            total_episodes=number * BATCH_GROUPS * GROUP_SIZE,
+            reward=_step_reward(policy, number - 1),
+            metrics=_step_metrics(policy, number) | more,
         )
 
     def act(self, sequence: int, record: Record) -> None:

@@ -43,6 +43,7 @@ from astraflow.contract.reports.queries import (
     TrajectoryQuery,
 )
 from astraflow.contract.reports.report import Event, NodeReport, Report, SampledTrajectory
+from astraflow.contract.reports.training_steps import TrainingStep, TrainingStepPage, TrainingStepQuery
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout, RecordedGeneration
 from astraflow.contract.rollouts.tasks import Lease, Prompt
 from astraflow.contract.rollouts.timelines import Hop
@@ -101,6 +102,9 @@ PAIRS: tuple[tuple[type, type[Message]], ...] = (
     (RewardQuery, control_plane_pb2.RewardsRequest),
     (RewardHistogram, control_plane_pb2.RewardsReply),
     (EventQuery, control_plane_pb2.EventsRequest),
+    (TrainingStep, control_plane_pb2.TrainingStep),
+    (TrainingStepQuery, control_plane_pb2.TrainingStepsRequest),
+    (TrainingStepPage, control_plane_pb2.TrainingStepsReply),
     (FleetConstraints, control_plane_pb2.FleetConstraints),
     (Actor, fleet_plane_pb2.FleetActor),
     (PoolSpec, fleet_plane_pb2.FleetPoolSpec),

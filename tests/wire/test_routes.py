@@ -29,8 +29,8 @@ METHODS = {
 }
 
 READ = (
-    "GetReport WatchReport History Trajectories Rewards Groups Events Evaluations WhatIf GetFleet Instances Decisions "
-    "Proposals GetMaintainer Transcript Providers JoinTokens"
+    "GetReport WatchReport History Trajectories Rewards Groups Events TrainingSteps Evaluations WhatIf "
+    "GetFleet Instances Decisions Proposals GetMaintainer Transcript Providers JoinTokens"
 )
 STEER = "DrainNode PauseFlow Evaluate StopEvaluation ChangePlugins MintJoinToken RevokeJoinToken RevokeCredential"
 POOLS = "PlanChange ApplyPlan SetPoolOverride Escalate SetKillSwitch ProposePlan HandOver RunPreflight"

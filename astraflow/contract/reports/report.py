@@ -376,7 +376,7 @@ class SampledTrajectory:
     at: float
     """Time when it was sampled. Unix seconds."""
     step: int | None
-    """Trainer step that used the trajectory; None when it was not trained (yet)."""
+    """Number of the training step that used the trajectory, from 1; None when it was not trained (yet)."""
     outcome: str
     """`buffered`, `trained`, `evaluated` (never meant for training), the reason its group was dropped (a filter's name,
     `failed`, `stale`), or `unrecorded` when the service was killed before it stored the outcome."""

@@ -42,7 +42,7 @@ UNREADABLE = ".unreadable"
 _CHANGE_BYTES = 200
 """Memory that a queued change takes besides its payload."""
 
-_SCHEMA_VERSION = 6
+_SCHEMA_VERSION = 7
 """Grows when the content of a table changes. A file without a migration is set aside, since runs do not depend on
 it."""
 
@@ -70,6 +70,7 @@ alter table events add column figures text not null default '{}';
 update events set figures = json_object('text', message);
 alter table events drop column message;
 """,
+    6: "",
 }
 """Changes of a file of an older version to the next, by the older version."""
 
@@ -91,6 +92,9 @@ create table if not exists samples (
 create index if not exists samples_of_group on samples (policy, group_id);
 create index if not exists samples_of_step on samples (step);
 create table if not exists rounds (round integer primary key, body blob not null);
+create table if not exists training_steps (
+    policy text not null, step integer not null, body blob not null, primary key (policy, step)
+) without rowid;
 """
 
 

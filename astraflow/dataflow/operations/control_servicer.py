@@ -14,6 +14,7 @@ from astraflow.contract.ids import FlowId, NodeId
 from astraflow.contract.plugins import PluginChange
 from astraflow.contract.reports.queries import EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
 from astraflow.contract.reports.report import Report
+from astraflow.contract.reports.training_steps import TrainingStepQuery
 from astraflow.dataflow.history.history import History
 from astraflow.dataflow.operations.data_servicers import Ports
 from astraflow.dataflow.operations.evaluator import Evaluator
@@ -123,6 +124,11 @@ class ControlService(ControlPlaneServicer):
         return control.EventsReply(
             events=[to_message(event, control.Event) for event in page.events], has_older=page.has_older
         )
+
+    async def TrainingSteps(self, request: control.TrainingStepsRequest, context: Any) -> control.TrainingStepsReply:
+        query = from_message(request, TrainingStepQuery)
+        page = await self._run.training_steps.page(replace(query, limit=min(query.limit, MAX_PAGE)))
+        return to_message(page, control.TrainingStepsReply)
 
     async def DrainNode(self, request: control.DrainNodeRequest, context: Any) -> control.ControlReply:
         node, deadline_s = NodeId(request.node), request.deadline_s

@@ -99,18 +99,18 @@ class TrainerOperations:
     async def report_step(self, report: StepReport) -> bool:
         """Acknowledges a batch; returns False if it was acknowledged before. Raises: UnknownPolicy, InvalidInput."""
         stream = self._run.stream(report.policy)
-        step = stream.counts.steps
         acknowledged = stream.acknowledge(report)
         if acknowledged is not None:
+            trained_at = self._run.clock.wall()
+            self._run.training_steps.add(stream, report, at=trained_at)
             self._run.records.record_trained(
                 report.policy, report.batch, replayable=acknowledged.replayable, released=acknowledged.released
             )
             now = self._run.clock.now()
             for group in acknowledged.trained:
                 self._run.activity[report.policy].consumed.add(1, now=now)
-                trained_at = self._run.clock.wall()
                 self._run.samples.set_outcome(
-                    report.policy, group.id, outcome="trained", step=step, trained_at=trained_at
+                    report.policy, group.id, outcome="trained", step=stream.counts.steps, trained_at=trained_at
                 )
             self._check_stop_condition(stream)
         self._advance(stream, report.version)

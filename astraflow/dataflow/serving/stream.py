@@ -68,6 +68,10 @@ class StreamCounts:
     replayed: int = 0
     steps: int = 0
     redelivered: int = 0
+    tokens: int = 0
+    """Model-written tokens of the rows of all acknowledged batches."""
+    episodes: int = 0
+    """Episodes of all acknowledged batches."""
     dropped: Counter[str] = field(default_factory=Counter)
     totals: StepTotals = field(default_factory=StepTotals)
 
@@ -311,6 +315,8 @@ class Stream:
         self.counts.trained += len(served.fresh_groups)
         self.counts.replayed += len(served.replayed)
         self.counts.steps += 1
+        self.counts.tokens += sum(sum(part.model_tokens) for part in served.rows.parts)
+        self.counts.episodes += len(set(served.rows.tasks))
         self.failed_steps.forget_acknowledged(served.id)
         if self.counts.steps - self._set_aside_at >= SHOWN_STEPS:
             self.last_set_aside = None
@@ -348,7 +354,10 @@ class Stream:
             "version": int(self.version),
             "counts": {
                 name: getattr(counts, name)
-                for name in ("issued", "refused", "admitted", "trained", "replayed", "steps", "redelivered")
+                for name in (
+                    *("issued", "refused", "admitted", "trained", "replayed"),
+                    *("steps", "redelivered", "tokens", "episodes"),
+                )
             },
             "dropped": dict(counts.dropped),
             "totals": {name: getattr(counts.totals, name) for name in ("wait_s", "compute_s", "publish_s")},

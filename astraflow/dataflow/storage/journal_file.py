@@ -21,7 +21,7 @@ from astraflow.wire.pb import control_plane_pb2 as pb
 
 log = get_logger()
 
-_SCHEMA_VERSION = 15
+_SCHEMA_VERSION = 16
 """Grows when the tables or their bodies change; a run of a version without a migration cannot be resumed."""
 
 _SCHEMA = """
@@ -48,6 +48,9 @@ create table if not exists credentials (
     origin text not null, is_reusable integer not null, uses integer not null, most_uses integer not null
 ) without rowid;
 create table if not exists actions (ordinal integer primary key, body blob not null);
+create table if not exists training_steps (
+    policy text not null, step integer not null, body blob not null, primary key (policy, step)
+) without rowid;
 """
 
 _TABLES = re.findall(r"create table if not exists (\w+)", _SCHEMA)
@@ -284,5 +287,9 @@ def _from_14(database: sqlite3.Connection) -> None:
         database.execute("update actions set body = ? where ordinal = ?", (event.SerializeToString(), ordinal))
 
 
-MIGRATIONS: Mapping[int, Callable[[sqlite3.Connection], None]] = {14: _from_14}
+def _from_15(_: sqlite3.Connection) -> None:
+    """Changes nothing: the schema creates the table of training steps."""
+
+
+MIGRATIONS: Mapping[int, Callable[[sqlite3.Connection], None]] = {14: _from_14, 15: _from_15}
 """Change from each version to the next."""

@@ -70,6 +70,11 @@ class ControlPlaneStub:
                 request_serializer=control__plane__pb2.EventsRequest.SerializeToString,
                 response_deserializer=control__plane__pb2.EventsReply.FromString,
                 _registered_method=True)
+        self.TrainingSteps = channel.unary_unary(
+                '/astraflow.v1.ControlPlane/TrainingSteps',
+                request_serializer=control__plane__pb2.TrainingStepsRequest.SerializeToString,
+                response_deserializer=control__plane__pb2.TrainingStepsReply.FromString,
+                _registered_method=True)
         self.DrainNode = channel.unary_unary(
                 '/astraflow.v1.ControlPlane/DrainNode',
                 request_serializer=control__plane__pb2.DrainNodeRequest.SerializeToString,
@@ -178,6 +183,13 @@ class ControlPlaneServicer:
 
     def Events(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TrainingSteps(self, request, context):
+        """Returns the training steps of a policy, oldest first.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -299,6 +311,11 @@ def add_ControlPlaneServicer_to_server(servicer, server):
                     servicer.Events,
                     request_deserializer=control__plane__pb2.EventsRequest.FromString,
                     response_serializer=control__plane__pb2.EventsReply.SerializeToString,
+            ),
+            'TrainingSteps': grpc.unary_unary_rpc_method_handler(
+                    servicer.TrainingSteps,
+                    request_deserializer=control__plane__pb2.TrainingStepsRequest.FromString,
+                    response_serializer=control__plane__pb2.TrainingStepsReply.SerializeToString,
             ),
             'DrainNode': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainNode,
@@ -551,6 +568,33 @@ class ControlPlane:
             '/astraflow.v1.ControlPlane/Events',
             control__plane__pb2.EventsRequest.SerializeToString,
             control__plane__pb2.EventsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TrainingSteps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.ControlPlane/TrainingSteps',
+            control__plane__pb2.TrainingStepsRequest.SerializeToString,
+            control__plane__pb2.TrainingStepsReply.FromString,
             options,
             channel_credentials,
             insecure,

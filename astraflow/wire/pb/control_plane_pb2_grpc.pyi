@@ -27,6 +27,8 @@ class ControlPlaneStub:
     Rewards: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.RewardsRequest, _control_plane_pb2.RewardsReply]
     """Returns the reward histogram of sampled trajectories."""
     Events: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.EventsRequest, _control_plane_pb2.EventsReply]
+    TrainingSteps: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.TrainingStepsRequest, _control_plane_pb2.TrainingStepsReply]
+    """Returns the training steps of a policy, oldest first."""
     DrainNode: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.DrainNodeRequest, _control_plane_pb2.ControlReply]
     PauseFlow: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.PauseFlowRequest, _control_plane_pb2.ControlReply]
     Evaluate: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.EvaluateRequest, _control_plane_pb2.EvaluationReport]
@@ -103,6 +105,14 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _control_plane_pb2.EventsRequest,
         context: _aio.ServicerContext[_control_plane_pb2.EventsRequest, _abc.Awaitable[_control_plane_pb2.EventsReply]],
     ) -> _abc.Awaitable[_control_plane_pb2.EventsReply]: ...
+
+    @_abc_1.abstractmethod
+    def TrainingSteps(
+        self,
+        request: _control_plane_pb2.TrainingStepsRequest,
+        context: _aio.ServicerContext[_control_plane_pb2.TrainingStepsRequest, _abc.Awaitable[_control_plane_pb2.TrainingStepsReply]],
+    ) -> _abc.Awaitable[_control_plane_pb2.TrainingStepsReply]:
+        """Returns the training steps of a policy, oldest first."""
 
     @_abc_1.abstractmethod
     def DrainNode(

@@ -54,7 +54,8 @@ APPROVING = "/maintainer/proposals/{plan}/approve"
 """The planes have one method for own and foreign plans; the guard refuses approvals by agents."""
 
 READ_ONLY_PERMISSIONS = (
-    *("GetReport", "WatchReport", "History", "Trajectories", "Groups", "Rewards", "Events", "Evaluations", "WhatIf"),
+    *("GetReport", "WatchReport", "History", "Trajectories", "Groups", "Rewards", "Events", "TrainingSteps"),
+    *("Evaluations", "WhatIf"),
     *("GetFleet", "Instances", "Decisions", "Proposals", "GetMaintainer", "Transcript", "Providers"),
 )
 
