@@ -3,7 +3,8 @@
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,6 +39,10 @@ class _Commands(TyperGroup):
         """Keeps the words for the message of `invoke`."""
         ctx.meta[_WORDS] = tuple(args)
         return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Returns the names in the order of `PANELS`."""
+        return [_name(command) for commands in PANELS.values() for command in commands]
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command."""
@@ -74,44 +79,44 @@ app = typer.Typer(
     help="Reinforcement learning for LLM agents: rollout nodes, dataflow and trainers as services.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # expected errors print one line (below); defects print a traceback
-    add_completion=False,
 )
-app.command()(demo)
-app.command()(run)
-app.command()(join)
-app.command()(token)
-app.command()(keys)
-app.command()(login_link)
-app.command()(report)
-app.command()(view)
-app.command()(track)
-app.command()(trajectories)
-app.command()(set_aside)
-app.command()(calibrate)
-app.command()(plugins)
-app.command()(new)
-app.command()(simulate)
-app.command()(recipes)
-app.command()(health)
-app.command()(doctor)
-app.command()(prepare)
-app.command()(fetch)
-app.command()(export)
-app.command()(chat)
-app.command()(mcp)
-app.add_typer(serve, name="serve")
-app.add_typer(maintainer, name="maintainer")
-app.add_typer(fleet, name="fleet")
-app.add_typer(engines, name="engines")
-app.add_typer(runs, name="runs")
-app.add_typer(audit, name="audit")
-app.add_typer(check, name="check")
-app.add_typer(evaluate, name="evaluate")
+
+PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
+    "Start": (demo, new, recipes, run, doctor),
+    "Watch": (report, view, chat, login_link, track, trajectories, set_aside),
+    "Control": (runs, join, token, plugins, fleet, maintainer),
+    "Evaluate and check": (evaluate, check, calibrate, simulate),
+    "Models and engines": (fetch, prepare, export, engines),
+    "Services": (serve, keys, health, audit, mcp),
+}
+"""Commands by panel of the help."""
+
+
+def _name(command: Callable[..., None] | typer.Typer) -> str:
+    return str(command.info.name if isinstance(command, typer.Typer) else command.__name__).replace("_", "-")
+
+
+for panel, commands in PANELS.items():
+    for command in commands:
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, rich_help_panel=panel)
+        else:
+            app.command(rich_help_panel=panel)(command)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"astraflow {version('astraflow')}")
+        raise typer.Exit
 
 
 @app.callback()
 def set_options(
     verbose: Annotated[bool, typer.Option("--verbose", help="Print errors with their traceback.")] = False,
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
     plugin: Annotated[
         list[str],
         typer.Option(

@@ -21,12 +21,32 @@ AUTHORITY = "ASTRAFLOW_AUTHORITY"
 METRICS_TOKEN = "ASTRAFLOW_METRICS_TOKEN"  # noqa: S105 (the name of the variable, not the token)
 """Environment variable that holds the token for reading the metrics."""
 
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value, for scripts.")]
 Overrides = Annotated[
     list[str],
     typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the recipe, such as stop.steps=50."),
 ]
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Returns the packaged recipes whose names begin so, for completion in a shell."""
+    from astraflow.recipe.files import packaged_recipes
+
+    return [name for name in packaged_recipes() if name.startswith(incomplete)]
+
+
+def complete_run(incomplete: str) -> list[str]:
+    """Returns the runs below ASTRAFLOW_HOME whose names begin so, for completion in a shell."""
+    from astraflow.runtime.folders.run_folders import runs_folder
+
+    return sorted(folder.name for folder in runs_folder().glob("*") if folder.name.startswith(incomplete))
+
+
 RecipeArgument = Annotated[
-    str, typer.Argument(help="Name of a recipe (see: astraflow recipes), or path of a recipe file.")
+    str,
+    typer.Argument(
+        help="Name of a recipe (see: astraflow recipes), or path of a recipe file.", autocompletion=complete_recipe
+    ),
 ]
 Address = Annotated[
     str,

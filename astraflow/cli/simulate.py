@@ -47,7 +47,7 @@ def simulate(
     if replay is not None:
         replay_run(replay, overrides, resolution_s=resolution_s, as_json=as_json, plot=plot)
     elif not scenario:
-        list_scenarios()
+        list_scenarios(as_json=as_json)
     else:
         seeds_used = range(first_seed, first_seed + seeds)
         play_scenario(scenario, overrides, seeds=seeds_used, plot=plot, as_json=as_json)

@@ -1,17 +1,15 @@
 """Simulated scenarios and replayed runs as a table, a plot or JSON."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from astraflow.archive.reports import read_reports
+from astraflow.cli.output import Table, show
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.recommendations import WhatIfAnswer
 from astraflow.contract.ids import PoolId
@@ -30,12 +28,9 @@ from astraflow.scaling.what_if import changed_spec, replay
 RESOLUTIONS_S = (1, 60)
 
 
-def list_scenarios() -> None:
+def list_scenarios(*, as_json: bool) -> None:
     """Prints the packaged scenarios."""
-    table = Table("scenario", "description", box=None)
-    for name in scenario_names():
-        table.add_row(name, find_scenario(name).summary)
-    Console().print(table)
+    show({name: find_scenario(name).summary for name in scenario_names()}, _scenario_table, as_json=as_json)
 
 
 def play_scenario(location: str, overrides: Sequence[str], *, seeds: range, plot: Path | None, as_json: bool) -> None:
@@ -49,16 +44,9 @@ def play_scenario(location: str, overrides: Sequence[str], *, seeds: range, plot
     }
     if plot is not None:
         _write(plot, scenario_plot(courses[rule][0]))
-    if as_json:
-        figures = {policy: _means(runs) for policy, runs in courses.items()}
-        content = {
-            "scenario": scenario.model_dump(mode="json"),
-            "policies": figures,
-            "course": asdict(courses[rule][0]),
-        }
-        Console(soft_wrap=True).out(json.dumps(content))
-    else:
-        Console(highlight=False).print(_table(courses))
+    means = {policy: _means(runs) for policy, runs in courses.items()}
+    content = {"scenario": scenario, "policies": means, "course": courses[rule][0]}
+    show(content, lambda _: _table(means), as_json=as_json)
 
 
 def replay_run(
@@ -74,17 +62,7 @@ def replay_run(
     answer = replay(read_reports(run_directory / "dataflow" / "history.sqlite", resolution_s=resolution_s), spec)
     if plot is not None:
         _write(plot, replay_plot(answer))
-    if as_json:
-        Console(soft_wrap=True).out(json.dumps(asdict(answer), default=_json_value))
-        return
-    console = Console(highlight=False)
-    console.print(_replay_table(answer))
-    for recommendation in answer.recommendations:
-        console.print(
-            f"{(recommendation.at - answer.began_at) / 60:8.1f} min  {recommendation.pool}: "
-            f"{render(recommendation.change)}",
-            soft_wrap=True,
-        )
+    show(answer, _replay_content, as_json=as_json)
 
 
 def read_scenario(location: str, overrides: Sequence[str]) -> Scenario:
@@ -171,13 +149,18 @@ def _means(courses: Sequence[SimulationResult]) -> dict[str, float]:
     return {name: fmean(float(getattr(course, name)) for course in courses) for name in figures}
 
 
-def _table(courses: Mapping[str, Sequence[SimulationResult]]) -> Table:
-    table = Table("policy", box=None)
-    for column in ("wait", "cost / ideal", "node hours", "dollars", "actions", "flaps", "recovery", "peak / needed"):
-        table.add_column(column, justify="right")
-    for policy, runs in courses.items():
-        means = _means(runs)
-        table.add_row(
+def _scenario_table(summaries: Mapping[str, str]) -> Table:
+    table = Table("scenario", "description")
+    for name, summary in summaries.items():
+        table.add(name, summary)
+    return table
+
+
+def _table(figures: Mapping[str, Mapping[str, float]]) -> Table:
+    columns = ("wait", "cost / ideal", "node hours", "dollars", "actions", "flaps", "recovery", "peak / needed")
+    table = Table("policy", *columns, right=columns, wrapped=())
+    for policy, means in figures.items():
+        table.add(
             policy,
             f"{means['wait']:.1%}",
             f"{means['cost']:.2f}",
@@ -191,15 +174,19 @@ def _table(courses: Mapping[str, Sequence[SimulationResult]]) -> Table:
     return table
 
 
-def _replay_table(answer: WhatIfAnswer) -> Table:
-    table = Table("", "recorded", "recommended", box=None)
+def _replay_content(answer: WhatIfAnswer) -> RenderableType:
+    table = Table("", "recorded", "recommended", wrapped=())
     for pool in sorted(answer.node_hours):
         recorded_hours, recommended_hours = answer.recorded_node_hours.get(pool, 0.0), answer.node_hours[pool]
-        table.add_row(f"node hours of {pool}", f"{recorded_hours:.2f}", f"{recommended_hours:.2f}")
-    table.add_row("dollars", f"{answer.recorded_dollars:.2f}", f"{answer.dollars:.2f}")
-    table.add_row("wait due to capacity", f"{answer.recorded_wait:.1%}", f"{answer.wait:.1%}")
-    table.add_row("reports", str(answer.reports), "")
-    return table
+        table.add(f"node hours of {pool}", f"{recorded_hours:.2f}", f"{recommended_hours:.2f}")
+    table.add("dollars", f"{answer.recorded_dollars:.2f}", f"{answer.dollars:.2f}")
+    table.add("wait due to capacity", f"{answer.recorded_wait:.1%}", f"{answer.wait:.1%}")
+    table.add("reports", str(answer.reports), "")
+    changes = (
+        Text(f"{(change.at - answer.began_at) / 60:8.1f} min  {change.pool}: {render(change.change)}")
+        for change in answer.recommendations
+    )
+    return Group(table, *changes)
 
 
 def _write(path: Path, svg: str) -> None:
@@ -209,9 +196,3 @@ def _write(path: Path, svg: str) -> None:
             code="simulate.not_svg",
         )
     path.write_text(svg)
-
-
-def _json_value(value: object) -> object:
-    if isinstance(value, Enum):
-        return value.value
-    raise TypeError(f"cannot convert {type(value).__name__} to JSON")

@@ -4,10 +4,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from astraflow.cli import main as module
@@ -250,3 +252,82 @@ def test_the_demo_selects_the_recipe_and_the_fleet_by_its_options(
     monkeypatch.setattr("astraflow.cli.running.local_run.run_locally", run_locally)
     assert cli("demo", "--headless", *arguments)[0] == 0
     assert began == [(recipe, has_fleet)]
+
+
+PRINTS_NO_DATA = {
+    "demo": "its summary goes to the file that --json names",
+    "run": "the same",
+    "calibrate": "always prints JSON",
+    "new": "writes files",
+    "export": "writes files",
+    "fetch": "writes files",
+    "prepare": "writes files",
+    "track": "exports data",
+    "trajectories": "exports data",
+    "audit export": "exports data",
+    "chat": "talks",
+    "login-link": "prints one link",
+    "health": "its exit code is the answer",
+    "audit verify": "its exit code is the answer",
+    "runs logs": "prints a log",
+    "maintainer prompt": "prints a prompt",
+    "maintainer replay": "its exit code is the answer",
+    "maintainer eval": "writes a file of JSON",
+    "maintainer mode": "changes one value",
+    "engines install": "writes files",
+    "engines remove": "removes files",
+}
+"""Commands without `--json`, with the reason; so are those that serve until they are stopped."""
+SERVES = ("serve", "view", "join", "mcp", "maintainer run", "maintainer once")
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Returns each command by its words."""
+    by_name: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        words = (*path, name)
+        by_name.update(commands(command, words) if hasattr(command, "commands") else {" ".join(words): command})
+    return by_name
+
+
+def test_every_command_that_lists_or_reports_prints_json_on_demand() -> None:
+    everything = commands(typer.main.get_command(app))
+    without = {
+        name
+        for name, command in everything.items()
+        if not any("--json" in option.opts for option in command.params) and not name.startswith(SERVES)
+    }
+    assert without == PRINTS_NO_DATA.keys() - {"demo", "run"}
+
+
+def test_the_help_has_six_groups_with_every_command_in_one() -> None:
+    group: Any = typer.main.get_command(app)
+    panels = {command.rich_help_panel for command in group.commands.values()}
+    assert panels == {"Start", "Watch", "Control", "Evaluate and check", "Models and engines", "Services"}
+    assert sorted(group.list_commands(None)) == sorted(group.commands)
+
+
+def test_the_version_is_printed() -> None:
+    printed = CliRunner().invoke(app, ["--version"])
+    assert (printed.exit_code, printed.output) == (0, f"astraflow {version('astraflow')}\n")
+
+
+def completed(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path))
+    (tmp_path / "runs" / "evening-1").mkdir(parents=True, exist_ok=True)
+    environment = {
+        "_ASTRAFLOW_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    return CliRunner().invoke(app, [], env=environment, prog_name="astraflow").output.split()
+
+
+def test_a_shell_completes_recipes_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert completed("astraflow run reverse/s", tmp_path, monkeypatch) == [
+        "reverse/sft",
+        "reverse/small_steps",
+        "reverse/sort",
+    ]
+    assert completed("astraflow view ev", tmp_path, monkeypatch) == ["evening-1"]
+    assert "reverse" in completed("astraflow recipes re", tmp_path, monkeypatch)

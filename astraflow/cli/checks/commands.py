@@ -12,6 +12,7 @@ import typer
 
 from astraflow.cli.checks.plugins import environment, print_results, reward, tool, workflow
 from astraflow.cli.checks.recipe import recipe
+from astraflow.cli.options import Json
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.plugins import CheckResult, broken_promises
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from astraflow.rewards.calibration import CalibrationReport, LabelledExample
 
 
-check = typer.Typer(help="Check recipes, and parts that you provide.", no_args_is_help=True)
+check = typer.Typer(name="check", help="Check recipes, and parts that you provide.", no_args_is_help=True)
 check.command()(reward)
 check.command()(environment)
 check.command()(tool)
@@ -53,6 +54,7 @@ def engine(
             "starts a server, otherwise 400.",
         ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Check an engine against the promises of the interface; exit with code 1 if it breaks one.
 
@@ -61,7 +63,7 @@ def engine(
     """
     spec = _engine_spec(target, options, name)
     results = asyncio.run(_run(spec, _parse_model(model), is_address=_is_address(target), tokens=tokens))
-    print_results(results, part="engine")
+    print_results(results, part="engine", as_json=as_json)
 
 
 @check.command()
@@ -71,6 +73,7 @@ def trainer(
     policy: Annotated[str, typer.Option(help="Policy that the trainer trains.")] = "policy",
     vocabulary: Annotated[int, typer.Option(min=2, help="Token ids of the batches are below this.")] = 32,
     limit_s: Annotated[float, typer.Option(min=1, help="Time for the whole check, in seconds.")] = 120.0,
+    as_json: Json = False,
 ) -> None:
     """Check a trainer against the contract of a stream of batches; exit with code 1 if it breaks a promise.
 
@@ -90,11 +93,11 @@ def trainer(
         policy=PolicyId(policy), token=token, host=host, port=int(port), vocabulary=vocabulary, limit_s=limit_s
     )
     results = asyncio.run(check_trainer(subject, on_ready=_print_address))
-    print_results(results, part="trainer")
+    print_results(results, part="trainer", as_json=as_json)
 
 
 def _print_address(address: str) -> None:
-    typer.echo(f"start the trainer with the dataflow address {address}")
+    typer.echo(f"start the trainer with the dataflow address {address}", err=True)
 
 
 async def _run(
@@ -151,14 +154,13 @@ def _is_address(target: str) -> bool:
     return target.startswith(("http://", "https://"))
 
 
-def doctor() -> None:
+def doctor(as_json: Json = False) -> None:
     """Check what this machine can run and which software is missing."""
-    from rich.console import Console
-
     from astraflow.cli.checks.doctor import run_checks, table
+    from astraflow.cli.output import show
 
     results = run_checks()
-    Console().print(table(results))
+    show(results, table, as_json=as_json)
     raise typer.Exit(1 if broken_promises(results) else 0)
 
 

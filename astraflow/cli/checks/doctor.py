@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 
 import psutil
-from rich.table import Table
 from rich.text import Text
 
+from astraflow.cli.output import Table
 from astraflow.cli.ports import free_ports
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.plugins import CheckResult, Outcome
@@ -55,7 +55,7 @@ def engine_results(host: Host, environments: Sequence[Environment]) -> list[Chec
             message = f"cannot run on this machine: {'; '.join(reasons)}"
         else:
             size = f"{release.size_bytes / 1e9:.1f} GB"
-            message = f"{release.version} can run ({release.device}, {size}): astraflow engines install {kind}"
+            message = f"{release.version}, {release.device}, {size}: astraflow engines install {kind}"
         problem = f"; now: {'; '.join(reasons)}" if installed and reasons else ""
         is_ok = bool(installed) and not reasons
         results.append(_result(f"engine {kind}", is_ok, f"{message}{problem}"))
@@ -64,9 +64,9 @@ def engine_results(host: Host, environments: Sequence[Environment]) -> list[Chec
 
 def table(results: list[CheckResult]) -> Table:
     """Returns the results as a table."""
-    rows = Table("", "check", "result", box=None)
+    rows = Table("", "check", "result")
     for result in results:
-        rows.add_row(_MARKS[result.outcome], result.promise, Text(result.detail))
+        rows.add(_MARKS[result.outcome], result.promise, result.detail)
     return rows
 
 

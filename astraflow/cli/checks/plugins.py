@@ -7,22 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from astraflow.cli.options import Json
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.plugins import CheckResult, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from astraflow.contract.plugins import CheckResult
+    from rich.console import RenderableType
+
     from astraflow.contract.rollouts.tasks import Prompt
     from astraflow.environments.base import Observation
     from astraflow.environments.episodes import Expert
-
-from typing import TYPE_CHECKING
-
-from astraflow.contract.plugins import CheckResult, Outcome
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 Kind = Annotated[str, typer.Argument(metavar="KIND", help="Kind of the plugin.")]
@@ -44,9 +40,11 @@ def reward(
     completions: Annotated[
         list[str], typer.Option("--completion", help="Completion to score; may be repeated. Default: right and wrong.")
     ] = [],  # noqa: B006 (the same)
+    as_json: Json = False,
 ) -> None:
     """Check a reward against the promises of the interface; exit with code 1 if it breaks one."""
-    print_results(asyncio.run(_check_reward(_spec(kind, options), _prompts(dataset)[0], completions)), part="reward")
+    results = asyncio.run(_check_reward(_spec(kind, options), _prompts(dataset)[0], completions))
+    print_results(results, part="reward", as_json=as_json)
 
 
 def environment(
@@ -61,24 +59,25 @@ def environment(
             "with --plugin, from the prompt and the observations so far to the next action.",
         ),
     ] = "answer",
+    as_json: Json = False,
 ) -> None:
     """Check an environment against the promises of the interface; exit with code 1 if it breaks one."""
-    print_results(
-        asyncio.run(_check_environment(_spec(kind, options), _prompts(dataset), _expert(expert))), part="environment"
-    )
+    results = asyncio.run(_check_environment(_spec(kind, options), _prompts(dataset), _expert(expert)))
+    print_results(results, part="environment", as_json=as_json)
 
 
 def tool(
     kind: Kind,
     dataset: Dataset = '{"kind": "letters"}',
     options: Options = [],  # noqa: B006 (typer copies it)
+    as_json: Json = False,
 ) -> None:
     """Check a source of tools: calls each tool with generated arguments; exit with code 1 if it breaks a promise."""
     from astraflow.conformance.tools import check_tools
     from astraflow.tools import tool_sources
 
     source = tool_sources.build(_spec(kind, options))
-    print_results(asyncio.run(check_tools(source, _prompts(dataset)[0])), part="tool")
+    print_results(asyncio.run(check_tools(source, _prompts(dataset)[0])), part="tool", as_json=as_json)
 
 
 def workflow(
@@ -89,6 +88,7 @@ def workflow(
         list[str],
         typer.Option("--reply", help="What every policy replies, in order, the last one again; may be repeated."),
     ] = [],  # noqa: B006 (the same)
+    as_json: Json = False,
 ) -> None:
     """Check a workflow against the promises of the interface; exit with code 1 if it breaks one."""
     from astraflow.conformance.workflows import WorkflowCheck, check_workflow
@@ -97,7 +97,7 @@ def workflow(
     prompt = _prompts(dataset)[0]
     reply = in_order(*(replies or [_answer_of(prompt) or "42"]))
     subject = WorkflowCheck(spec=_spec(kind, options), prompt=prompt, reply=reply)
-    print_results(asyncio.run(check_workflow(subject)), part="workflow")
+    print_results(asyncio.run(check_workflow(subject)), part="workflow", as_json=as_json)
 
 
 async def _check_reward(spec: dict[str, Any], prompt: "Prompt", completions: list[str]) -> "list[CheckResult]":
@@ -174,39 +174,26 @@ def _answer_of(prompt: "Prompt") -> str:
     return answer if isinstance(answer, str) else ""
 
 
-_FILE_COLUMNS = 160
-"""Width of the table in a file or pipe."""
+def print_results(results: list[CheckResult], *, part: str, as_json: bool) -> None:
+    """Prints the results. Raises: typer.Exit with code 1 when a check failed."""
+    from astraflow.cli.output import show
 
-
-def print_results(results: list[CheckResult], *, part: str) -> None:
-    """Prints the table. Raises: typer.Exit with code 1 when a check failed."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_FILE_COLUMNS)
-    console.print(result_table(results, part=part))
-    counts = {outcome: sum(result.outcome is outcome for result in results) for outcome in Outcome}
-    console.print(", ".join(f"{count} {outcome.value}" for outcome, count in counts.items()))
-    if counts[Outcome.FAILED]:
+    show(results, lambda results: result_table(results, part=part), as_json=as_json)
+    if any(result.outcome is Outcome.FAILED for result in results):
         raise typer.Exit(1)
 
 
-def result_table(results: list[CheckResult], *, part: str) -> "Table":
-    """Returns a table with one row for each checked promise of the part."""
-    from rich.table import Table
+def result_table(results: list[CheckResult], *, part: str) -> "RenderableType":
+    """Returns a row for each checked promise of the part, and how many there are of each outcome."""
+    from rich.console import Group
     from rich.text import Text
 
+    from astraflow.cli.output import Table
+
     styles = {Outcome.PASSED: "green", Outcome.FAILED: "red", Outcome.UNSUPPORTED: "yellow"}
-    table = Table(box=None)
-    table.add_column("", no_wrap=True)
-    table.add_column(f"the {part}", no_wrap=True)
-    is_timed = any(result.seconds for result in results)
-    if is_timed:
-        table.add_column("seconds", justify="right")
-    table.add_column("detail", overflow="fold")
+    table = Table("", f"the {part}", "seconds", "detail", right=("seconds",))
     for result in results:
         mark = Text(result.outcome.value, style=styles[result.outcome])
-        seconds = [f"{result.seconds:.2f}"] if is_timed else []
-        table.add_row(mark, Text(result.promise), *seconds, Text(result.detail))
-    return table
+        table.add(mark, result.promise, f"{result.seconds:.2f}" if result.seconds else "", result.detail)
+    counts = {outcome: sum(result.outcome is outcome for result in results) for outcome in Outcome}
+    return Group(table, Text(", ".join(f"{count} {outcome.value}" for outcome, count in counts.items())))

@@ -1,30 +1,34 @@
 """`astraflow check recipe`: prints the dry run of a recipe as tables or JSON."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from astraflow.cli.options import check_recipe
+from astraflow.cli.options import Json, check_recipe, complete_recipe
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
+    from astraflow.cli.output import Table
     from astraflow.cli.recipes.plan import PolicyPlan, RecipePlan
 
 GIB = 2**30
-_FILE_COLUMNS = 160
 
 
 def recipe(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="Name of a packaged recipe, or a file.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE", help="Name of a packaged recipe, or a file.", autocompletion=complete_recipe
+        ),
+    ],
     overrides: Annotated[
         list[str], typer.Option("--set", metavar="KEY=VALUE", help="Setting of the recipe; may be repeated.")
     ] = [],  # noqa: B006 (typer copies it)
     gpu_gib: Annotated[float, typer.Option(min=1, help="Memory of each GPU of the host, in GiB.")] = 79.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check a recipe without a network or GPU: settings, placement on GPUs, memory, batches, disk and downloads.
 
@@ -33,15 +37,13 @@ def recipe(
     """
     from importlib.util import find_spec
 
+    from astraflow.cli.output import show
     from astraflow.cli.recipes.plan import plan_recipe
     from astraflow.recipe.loading import Check, load_recipe
 
     loaded = load_recipe(check_recipe(name), overrides, check=Check.ALL if find_spec("torch") else Check.LIGHT)
     plan = plan_recipe(loaded, gpu_bytes=int(gpu_gib * GIB))
-    if as_json:
-        typer.echo(json.dumps(plan_values(plan), indent=2))
-    else:
-        print_plan(plan)
+    show(plan_values(plan), lambda _: _plan_text(plan), as_json=as_json)
     if plan.problems:
         raise typer.Exit(1)
 
@@ -63,25 +65,30 @@ def _fields(plan: "RecipePlan") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def print_plan(plan: "RecipePlan") -> None:
-    """Prints the tables of a plan, and its problems."""
-    from rich.console import Console
+def _plan_text(plan: "RecipePlan") -> "RenderableType":
+    """Returns the tables of a plan, and its problems."""
+    from rich.console import Group
+    from rich.text import Text
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_FILE_COLUMNS)
-    console.print(f"{plan.name}: {plan.summary}", markup=False)
-    console.print(_gpu_table(plan) if plan.needs_gpu else "no GPU is needed; trainers and engines use the first if any")
-    console.print(_figures(plan))
-    console.print(_needs_table(plan))
-    for problem in plan.problems:
-        console.print(f"problem: {problem} [{problem.code}]", style="red", markup=False)
-    if not plan.problems:
-        console.print("no problem found; nothing was run")
+    no_gpu = Text("no GPU is needed; trainers and engines use the first if any")
+    problems = [Text(f"problem: {problem} [{problem.code}]", style="red") for problem in plan.problems]
+    return Group(
+        Text(f"{plan.name}: {plan.summary}"),
+        Text(""),
+        _gpu_table(plan) if plan.needs_gpu else no_gpu,
+        Text(""),
+        _figures(plan),
+        Text(""),
+        _needs_table(plan),
+        Text(""),
+        *(problems or [Text("no problem found; nothing was run")]),
+    )
 
 
 def _gpu_table(plan: "RecipePlan") -> "Table":
-    table = _table("GPU", "holds", "GiB", "of", title="GPUs of this host")
+    from astraflow.cli.output import Table
+
+    table = Table("GPU", "holds", "GiB", "of", right=("GPU", "GiB", "of"), wrapped=("holds",))
     by_gpu: dict[int, list[str]] = {}
     for use in plan.uses:
         by_gpu.setdefault(use.gpu, []).append(use.part)
@@ -89,21 +96,23 @@ def _gpu_table(plan: "RecipePlan") -> "Table":
         sizes = [use.size_bytes for use in plan.uses if use.gpu == gpu]
         known_sizes = [size for size in sizes if size is not None]
         total = f"{sum(known_sizes) / GIB:.1f}" if len(known_sizes) == len(sizes) else "unknown"
-        table.add_row(str(gpu), "; ".join(by_gpu[gpu]), total, f"{plan.gpu_bytes / GIB:.0f}")
+        table.add(str(gpu), "; ".join(by_gpu[gpu]), total, f"{plan.gpu_bytes / GIB:.0f}")
     return table
 
 
 def _figures(plan: "RecipePlan") -> "Table":
-    table = _table("", "", title="Estimates")
+    from astraflow.cli.output import Table
+
+    table = Table("estimate", "value")
     for policy in plan.policies:
         for name, text in _policy_rows(policy):
-            table.add_row(f"{policy.policy}: {name}", text)
+            table.add(f"{policy.policy}: {name}", text)
     for flow in plan.flows:
         epochs = "" if flow.epochs is None else f", {flow.epochs:,.1f} times each of {flow.dataset_size:,}"
         text = f"{flow.prompts:,} prompts{epochs}; {flow.episodes:,} episodes; dropped groups come on top"
-        table.add_row(f"{flow.flow}: {plan.steps:,} steps", text)
+        table.add(f"{flow.flow}: {plan.steps:,} steps", text)
     disk = ", ".join(f"{part} {size / 1e9:,.1f}" for part, size in plan.disk.items())
-    table.add_row("disk, at most, GB", f"{sum(plan.disk.values()) / 1e9:,.1f} ({disk})" if disk else "unknown model")
+    table.add("disk, at most, GB", f"{sum(plan.disk.values()) / 1e9:,.1f} ({disk})" if disk else "unknown model")
     return table
 
 
@@ -135,16 +144,10 @@ def _policy_rows(policy: "PolicyPlan") -> Iterator[tuple[str, str]]:
 
 
 def _needs_table(plan: "RecipePlan") -> "Table":
-    table = _table("", "needed", "command", title="Downloads and services")
+    from astraflow.cli.output import Table
+
+    table = Table("needed", "state", "command", wrapped=())
     for need in plan.needs:
         state = "unknown" if need.is_here is None else "here" if need.is_here else "missing"
-        table.add_row(state, need.name, need.command)
-    return table
-
-
-def _table(*columns: str, title: str) -> "Table":
-    from rich.table import Table
-
-    table = Table(*columns, box=None, title=title, title_justify="left", show_header=any(columns))
-    table.columns[-1].overflow = "fold"
+        table.add(need.name, state, need.command)
     return table

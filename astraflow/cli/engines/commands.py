@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
+from astraflow.cli.options import Json
+
 engines = typer.Typer(
+    name="engines",
     help="Install, list and remove engine servers (SGLang, vLLM), each in a virtual environment of its own.",
     no_args_is_help=True,
     add_completion=False,
@@ -39,7 +42,7 @@ def install(
 
 @engines.command("list")
 def list_environments(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value, for scripts.")] = False,
+    as_json: Json = False,
     check: Annotated[
         bool, typer.Option("--check", help="Start a server of each environment and generate; exit code 1 if one fails.")
     ] = False,

@@ -1,15 +1,15 @@
 """Installation of engine servers from the command line, and the table of what is installed."""
 
-import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
+from astraflow.cli.output import Table, show
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.raas.engines.server.environments import Environment, environments_folder, installed_environments
 from astraflow.raas.engines.server.installation.host import Host, default_device, this_host
@@ -95,22 +95,19 @@ def show_environments(*, as_json: bool, check: bool) -> int:
     """Prints the environments; returns the exit code: 1 when `check` is set and a server does not answer."""
     logs.configure(level="ERROR")  # the table shows problems
     rows = [_row(state, check=check) for state in environment_states()]
-    if as_json:
-        print(json.dumps(rows))  # noqa: T201 (machine-readable output)
-    elif rows:
-        table = Table("environment", "engine", "release", "device", "size", "health", box=None)
-        for row in rows:
-            size = f"{row['size_bytes'] / 1e9:.1f} GB"
-            table.add_row(row["name"], row["kind"], row["version"], row["device"], size, row["health"])
-        Console().print(table)
-    else:
-        Console().print(
-            f"no engine is installed below {environments_folder()}: astraflow engines install "
-            f"{'|'.join(server_kinds())}",
-            soft_wrap=True,
-            highlight=False,
-        )
+    show(rows, _environment_table, as_json=as_json)
     return 1 if check and not all(row["is_healthy"] for row in rows) else 0
+
+
+def _environment_table(rows: Sequence[Mapping[str, Any]]) -> Table | Text:
+    if not rows:
+        kinds = "|".join(server_kinds())
+        return Text(f"no engine is installed below {environments_folder()}: astraflow engines install {kinds}")
+    table = Table("environment", "engine", "release", "device", "size", "health", right=("size",))
+    for row in rows:
+        size = f"{row['size_bytes'] / 1e9:.1f} GB"
+        table.add(row["name"], row["kind"], row["version"], row["device"], size, row["health"])
+    return table
 
 
 def _install_one(release: EngineRelease, host: Host, *, name: str, has_consent: bool, wheels: Path | None) -> None:

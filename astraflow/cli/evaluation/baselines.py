@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, Group
+from rich.text import Text
 
 from astraflow.baselines.report import BaselineReport, SampleResult
 from astraflow.baselines.round import BaselineRound
 from astraflow.baselines.selection import Selection, by_policy, select
 from astraflow.baselines.subjects import Subject, endpoint_subject, folder_subject
+from astraflow.cli.output import Table, show
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.reports.evaluations import EvaluationState
 from astraflow.raas.engines import engines
@@ -103,7 +104,7 @@ def _load(request: BaselineRequest) -> tuple[Recipe, Selection]:
 def _score(request: BaselineRequest, selection: Selection, build: BuildSubject) -> int:
     """Runs the round; returns 0 if it is complete and has scores."""
     logs.configure(level="CRITICAL")  # failures are in the result
-    console, notes = Console(highlight=False), Console(highlight=False, stderr=True)
+    notes = Console(highlight=False, stderr=True)
     rounds: list[BaselineRound] = []
 
     async def work() -> None:
@@ -131,32 +132,27 @@ def _score(request: BaselineRequest, selection: Selection, build: BuildSubject) 
     if code or not rounds:
         return code or 1
     report = rounds[0].report()
-    if request.as_json:
-        console.out(json.dumps(report.json_value()))
-    else:
-        _print(report, console)
+    show(report.json_value(), lambda _: _report_text(report), as_json=request.as_json)
     return 0 if report.state is EvaluationState.DONE and report.scores else 1
 
 
-def _print(report: BaselineReport, console: Console) -> None:
-    table = Table("policy", "score", "value", "95 % interval", "method", "prompts", box=None)
+def _report_text(report: BaselineReport) -> Group:
+    table = Table("policy", "score", "value", "95 % interval", "method", "prompts", wrapped=())
     for score in report.scores:
         interval = score.interval
         bounds = f"{interval.low:.3f} to {interval.high:.3f}" if interval else "—"
         method = interval.method.value if interval else "—"
-        table.add_row(score.policy, score.name, f"{score.value:.3f}", bounds, method, str(score.prompts))
-    console.print(table)
+        table.add(score.policy, score.name, f"{score.value:.3f}", bounds, method, str(score.prompts))
     failures = ", ".join(f"{boundary} {count}" for boundary, count in sorted(report.failures.items())) or "none"
-    console.print(
+    lines = [
         f"{report.evaluation}: {report.state.value}; {report.done} of {report.total} samples, "
-        f"{report.complete_prompts} of {report.prompts} prompts complete, {report.duration_s:.1f} s"
-    )
-    console.print(f"masked: {report.masked} (by boundary: {failures}); repeated attempts: {report.retried}")
-    console.print("used: " + ", ".join(f"{name} {value}" for name, value in report.usage.items()))
-    for message in report.errors:
-        console.print(f"failure: {message}", markup=False)
-    if report.reason:
-        console.print(f"stopped early: {report.reason}", markup=False)
+        f"{report.complete_prompts} of {report.prompts} prompts complete, {report.duration_s:.1f} s",
+        f"masked: {report.masked} (by boundary: {failures}); repeated attempts: {report.retried}",
+        "used: " + ", ".join(f"{name} {value}" for name, value in report.usage.items()),
+        *(f"failure: {message}" for message in report.errors),
+        *([f"stopped early: {report.reason}"] if report.reason else []),
+    ]
+    return Group(table, *map(Text, lines))
 
 
 def _engine_spec(recipe: Recipe, engine: str) -> dict[str, Any]:

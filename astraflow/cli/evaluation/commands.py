@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from astraflow.cli.option_groups import CallGroup, with_groups
-from astraflow.cli.options import (
-    Address,
-    Overrides,
-    RecipeArgument,
-    check_recipe,
-)
+from astraflow.cli.options import Address, Json, Overrides, RecipeArgument, check_recipe
 
 if TYPE_CHECKING:
     from astraflow.cli.evaluation.baselines import BaselineRequest
 
 evaluate = typer.Typer(
-    help="Score a version of a run, a hosted endpoint, or a model folder.", no_args_is_help=True, add_completion=False
+    name="evaluate",
+    help="Score a version of a run, a hosted endpoint, or a model folder.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Tasks = Annotated[str, typer.Argument(help="Name of an evaluation of the recipe, or of a flow.")]
 Samples = Annotated[int, typer.Option(min=0, help="Samples per prompt, the k of the scores; 0: as in the recipe.")]
 Limit = Annotated[int, typer.Option(min=0, help="Number of prompts; 0: as in the recipe.")]
@@ -43,7 +40,7 @@ class ScoringGroup:
     episode_timeout: EpisodeTimeout = 900.0
     overrides: Overrides = field(default_factory=list)
     episodes: Episodes = None
-    as_json: AsJson = False
+    as_json: Json = False
 
     def request(self, recipe: str, name: str, *, concurrency: int) -> "BaselineRequest":
         """Returns the request for the tasks `name` of a recipe. Raises: InvalidInput for an unknown recipe."""
@@ -76,7 +73,7 @@ def version(
         ),
     ] = [],  # noqa: B006 (typer copies it)
     reason: Annotated[str, typer.Option(help="Reason, for the journal.")] = "requested on the command line",
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Evaluate a version of a run while training continues. Ctrl-C ends the waiting, not the evaluation."""
     from astraflow.cli.evaluation.rounds import request_and_follow

@@ -2,16 +2,13 @@
 
 import asyncio
 import getpass
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from enum import Enum
 from functools import partial
 
 from rich.console import Console
 from rich.status import Status
-from rich.table import Table
 
+from astraflow.cli.output import Table, show
 from astraflow.cli.run_endpoints import RunEndpoint
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import InvalidInput
@@ -30,7 +27,7 @@ def request_and_follow(endpoint: RunEndpoint, name: str, versions: Sequence[str]
     Raises: InvalidInput, Conflict, and errors of the connection to the run.
     """
     logs.configure(level="ERROR")
-    console, notes = Console(highlight=False), Console(highlight=False, stderr=True)
+    notes = Console(highlight=False, stderr=True)
     ended: list[EvaluationReport] = []
 
     async def work() -> None:
@@ -46,16 +43,13 @@ def request_and_follow(endpoint: RunEndpoint, name: str, versions: Sequence[str]
         if not code:
             notes.print("The round continues; `astraflow report` shows its result.")
         return code
-    if as_json:
-        console.out(json.dumps(asdict(ended[0]), default=_json_value))
-    else:
-        console.print(round_table(ended))
+    show(ended[0], lambda report: round_table([report]), as_json=as_json)
     return 0 if ended[0].state is EvaluationState.DONE and ended[0].scores else 1
 
 
 def round_table(rounds: Iterable[EvaluationReport]) -> Table:
     """Returns the rounds with their scores, a row for each policy."""
-    table = Table("evaluation", "round", "state", "samples", "masked", "policy", "version", "scores", box=None)
+    table = Table("evaluation", "round", "state", "samples", "masked", "policy", "version", "scores")
     for report in rounds:
         for policy, version in report.versions.items():
             policy_scores = [score for score in report.scores if score.policy == policy]
@@ -63,18 +57,16 @@ def round_table(rounds: Iterable[EvaluationReport]) -> Table:
                 f"{score.name} {score.value:.3f}" + ("" if score.error is None else f" ± {score.error:.3f}")
                 for score in policy_scores
             )
-            number, samples = str(report.round or "—"), f"{report.done}/{report.total}"
-            row = (
+            table.add(
                 report.flow,
-                number,
+                str(report.round or "—"),
                 report.state.value,
-                samples,
+                f"{report.done}/{report.total}",
                 str(report.masked),
                 policy,
                 str(version),
                 scores_text or "—",
             )
-            table.add_row(*row)
     return table
 
 
@@ -122,9 +114,3 @@ def _progress(report: EvaluationReport) -> str:
 
 async def _no_drain() -> None:
     """Does nothing: waiting can end at any time."""
-
-
-def _json_value(value: object) -> object:
-    if isinstance(value, Enum):
-        return value.value
-    raise TypeError(f"cannot convert {type(value).__name__} to JSON")

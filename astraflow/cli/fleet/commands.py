@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from astraflow.cli.option_groups import CallGroup, with_groups
+from astraflow.cli.options import Json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 fleet = typer.Typer(
+    name="fleet",
     help="Inspect and scale the pools of a run.",
     no_args_is_help=True,
     add_completion=False,
@@ -27,7 +29,6 @@ At = Annotated[
         "--address", metavar="HOST:PORT", help="Address of the fleet service; default: the run on this machine."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value, for scripts.")]
 PoolName = Annotated[str, typer.Argument(help="Name of the pool.")]
 PoolOption = Annotated[str, typer.Option("--pool", help="Only this pool.")]
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the audit log with your name.")]
@@ -51,7 +52,7 @@ class FleetGroup(CallGroup):
 
     def show(self, value: T, table: "Callable[[T], RenderableType]") -> None:
         """Prints a value as a table, or as JSON."""
-        from astraflow.cli.fleet.tables import show
+        from astraflow.cli.output import show
 
         show(value, table, as_json=self.as_json)
 

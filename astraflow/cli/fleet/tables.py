@@ -1,16 +1,12 @@
-"""Fleet data in the terminal, as tables or as JSON."""
+"""Fleet data in the terminal."""
 
-import dataclasses
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from enum import Enum
-from typing import Any, TypeVar
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
+from astraflow.cli.output import Table
 from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.instances import Instance, InstanceState
 from astraflow.contract.fleet.plans import AppliedPlan, Plan, Verdict
@@ -18,29 +14,16 @@ from astraflow.contract.fleet.pools import FleetStatus, KillScope, Pool
 from astraflow.contract.fleet.preflight import PreflightCheck, PreflightResult, ProviderFacts
 from astraflow.contract.records import render, render_summary
 
-T = TypeVar("T")
-
 _VERDICTS = {Verdict.ALLOWED: "green", Verdict.NEEDS_APPROVAL: "yellow", Verdict.REFUSED: "red"}
 _PENDING = (InstanceState.INTENDED, InstanceState.PENDING, InstanceState.RUNNING)
 
 
-def show(value: T, table: Callable[[T], RenderableType], *, as_json: bool) -> None:
-    """Prints a value as a table or as JSON. Texts are never interpreted as markup."""
-    console = Console(highlight=False, soft_wrap=as_json)
-    if as_json:
-        console.out(json.dumps(_json_value(value), ensure_ascii=False), highlight=False)
-    else:
-        console.print(table(value))
-
-
 def status_table(status: FleetStatus) -> RenderableType:
     """Returns the pools as a table below the state of the whole fleet."""
-    table = Table("pool", "mode", box=None, pad_edge=False)
-    for name in ("ready", "starting", "target", "bounds", "recommended", "$/h", "$ today", "launch time"):
-        table.add_column(name, justify="right")
-    table.add_column("")
+    figures = ("ready", "starting", "target", "bounds", "recommended", "$/h", "$ today", "launch time")
+    table = Table("pool", "mode", *figures, "", right=figures)
     for pool in status.pools:
-        table.add_row(*(Text(text) for text in _pool_row(pool, now=status.at)))
+        table.add(*_pool_row(pool, now=status.at))
     lines: list[RenderableType] = [
         Text(f"{status.cluster}: {status.usd_per_hour:.2f} $/h, {status.usd_today:.2f} $ today")
     ]
@@ -92,25 +75,21 @@ def decision_line(decision: Decision) -> RenderableType:
 
 def instance_table(instances: Sequence[Instance]) -> RenderableType:
     """Returns the instances as a table."""
-    table = Table("instance", "pool", "state", "requested", "by", box=None, pad_edge=False)
-    table.add_column("ready after", justify="right")
-    table.add_column("$/h", justify="right")
-    table.add_column("message")
+    titles = ("instance", "pool", "state", "requested", "by", "ready after", "$/h", "message")
+    table = Table(*titles, right=("ready after", "$/h"))
     for instance in instances:
         ready = "" if instance.ready_at is None else f"{instance.ready_at - instance.intended_at:.0f} s"
         state = instance.state.value if instance.cause is None else f"{instance.state.value} ({instance.cause.value})"
         cells = (instance.id, instance.pool, state, _time_text(instance.intended_at), instance.actor, ready)
-        table.add_row(
-            *(Text(text) for text in (*cells, f"{instance.usd_per_hour:.2f}", instance.message or instance.reason))
-        )
+        table.add(*cells, f"{instance.usd_per_hour:.2f}", instance.message or instance.reason)
     return table if instances else Text("no instances")
 
 
 def decision_table(decisions: Sequence[Decision]) -> RenderableType:
     """Returns the decisions as a table."""
-    table = Table("", "time", "kind", "pool", "actor", "decision", "reason", box=None, pad_edge=False)
+    table = Table("", "time", "kind", "pool", "actor", "decision", "reason", wrapped=("decision", "reason"))
     for decision in decisions:
-        cells = (
+        table.add(
             str(decision.ordinal),
             _time_text(decision.at),
             decision.kind.value,
@@ -119,19 +98,16 @@ def decision_table(decisions: Sequence[Decision]) -> RenderableType:
             render_summary(decision),
             decision.reason,
         )
-        table.add_row(*(Text(text) for text in cells))
     return table if decisions else Text("no decisions")
 
 
 def provider_table(providers: Sequence[ProviderFacts]) -> RenderableType:
     """Returns the providers as a table."""
-    table = Table("provider", "kind", "pools", "latest preflight check", "", box=None, pad_edge=False)
+    table = Table("provider", "kind", "pools", "latest preflight check", "")
     for provider in providers:
         simulated = f"simulated: {', '.join(provider.simulated)}" if provider.simulated else ""
         last = Text("not checked") if provider.last_preflight is None else _outcome(provider.last_preflight)
-        table.add_row(
-            Text(provider.name), Text(provider.kind), Text(", ".join(provider.pools) or "none"), last, Text(simulated)
-        )
+        table.add(provider.name, provider.kind, ", ".join(provider.pools) or "none", last, simulated)
     return table
 
 
@@ -183,13 +159,3 @@ def _pool_row(pool: Pool, *, now: float) -> tuple[str, ...]:
 
 def _time_text(at: float) -> str:
     return f"{datetime.fromtimestamp(at).astimezone():%m-%d %H:%M:%S}"
-
-
-def _json_value(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _json_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(_json_value(key)): _json_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json_value(item) for item in value]
-    return value.value if isinstance(value, Enum) else value

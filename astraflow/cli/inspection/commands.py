@@ -1,27 +1,21 @@
 """Commands that show a run or follow it: `report`, `view`, `plugins`, `set-aside`, `track`."""
 
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from astraflow.cli.option_groups import CallGroup, with_groups
-from astraflow.cli.options import (
-    Address,
-    Port,
-)
+from astraflow.cli.options import Address, Json, Port, complete_run
 
 if TYPE_CHECKING:
-    from astraflow.archive.set_aside import SetAsideFile
+    from rich.console import RenderableType
 
-import asyncio
-import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
     from astraflow.cli.run_endpoints import RunEndpoint
     from astraflow.contract.reports.report import Report
     from astraflow.tracking.exporter import Exporter
@@ -32,7 +26,7 @@ def report(
     access: CallGroup,
     address: Address = "",
     once: Annotated[bool, typer.Option("--once", help="Print the current report and exit.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each report.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Watch an active run in the terminal. `astraflow view RUN` shows an ended one."""
     from astraflow.cli.inspection.report_viewer import view
@@ -42,7 +36,9 @@ def report(
 
 
 def view(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Folder or name of a run.")],
+    run_dir: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder or name of a run.", autocompletion=complete_run)
+    ],
     port: Port = 0,
 ) -> None:
     """Show an ended run: serves its page read-only from a copy of the recorded data, without the services."""
@@ -80,6 +76,7 @@ def plugins(
     sampler: Sampler = "",
     file: File = "",
     reason: Reason = "",
+    as_json: Json = False,
 ) -> None:
     """Show the data algorithms of a run, or change them from the next version on, without a restart."""
     from astraflow.cli.inspection.plugins import change_plugins, read_change, show_plugins
@@ -89,7 +86,7 @@ def plugins(
     )
     endpoint = access.find_run(address)
     if change is None:
-        show_plugins(endpoint)
+        show_plugins(endpoint, as_json=as_json)
     else:
         change_plugins(endpoint, change)
 
@@ -99,17 +96,22 @@ _KEPT = ("weights/*/*.damaged", "dataflow/*.unreadable.sqlite")
 
 
 def set_aside(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Folder or name of a run, active or ended.")],
+    run_dir: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="Folder or name of a run, active or ended.", autocompletion=complete_run),
+    ],
     to: Annotated[
         Path | None, typer.Option("--to", metavar="DIR", help="Write the data there as JSON lines, one file each.")
     ] = None,
     names: Annotated[list[str], typer.Option("--name", metavar="NAME", help="Only this file; may be repeated.")] = [],  # noqa: B006 (typer copies it)
+    as_json: Json = False,
 ) -> None:
     """List the batches of a run that ended their trainer and the stored records that could not be read; export them.
 
     The first line of an exported file has a summary; each other line is a row of the batch, or a record.
     """
     from astraflow.archive.set_aside import SET_ASIDE_PATH, SetAsideFiles, export
+    from astraflow.cli.output import show
     from astraflow.cli.run_directory import find_run_folder
     from astraflow.contract.errors import InvalidInput
 
@@ -122,19 +124,42 @@ def set_aside(
             f"cannot find {min(unknown)!r}: {str(folder)!r} has no such file; list the names without --name",
             code="set_aside.unknown",
         )
-    kept = [] if names or to is not None else sorted(path for pattern in _KEPT for path in run.glob(pattern))
-    if not files and not kept:
-        typer.echo("nothing was set aside")
-    for path in kept:
-        typer.echo(f"{path.relative_to(run)}: damaged, {path.stat().st_size} bytes, no longer used")
-    for file in files:
-        typer.echo(_line(file) if to is None else f"exported {export(file, to)}")
+    if to is not None:
+        show([str(export(file, to)) for file in files], _exported_lines, as_json=as_json)
+        return
+    kept = [] if names else sorted(path for pattern in _KEPT for path in run.glob(pattern))
+    rows = [
+        {"name": file.name, "at": file.at, "size_bytes": file.size_bytes, "summary": file.summary or "unreadable"}
+        for file in files
+    ]
+    rows += [
+        {
+            "name": str(path.relative_to(run)),
+            "at": path.stat().st_mtime,
+            "size_bytes": path.stat().st_size,
+            "summary": "damaged, no longer used",
+        }
+        for path in kept
+    ]
+    show(rows, _set_aside_table, as_json=as_json)
 
 
-def _line(file: "SetAsideFile") -> str:
-    """Returns one file as text."""
-    at = datetime.fromtimestamp(file.at, UTC)
-    return f"{file.name}: {at:%Y-%m-%d %H:%M:%S} UTC, {file.summary or f'unreadable, {file.size_bytes} bytes'}"
+def _exported_lines(files: Sequence[str]) -> "RenderableType":
+    from rich.text import Text
+
+    return Text("\n".join(f"exported {file}" for file in files) or "nothing was set aside")
+
+
+def _set_aside_table(rows: Sequence[Mapping[str, Any]]) -> "RenderableType":
+    from rich.text import Text
+
+    from astraflow.cli.output import Table
+
+    table = Table("name", "time (UTC)", "bytes", "summary", right=("bytes",))
+    for row in rows:
+        at = datetime.fromtimestamp(row["at"], UTC)
+        table.add(row["name"], f"{at:%Y-%m-%d %H:%M:%S}", str(row["size_bytes"]), row["summary"])
+    return table if rows else Text("nothing was set aside")
 
 
 PROGRESS = "exported.json"
@@ -148,7 +173,11 @@ def track(
     address: Address = "",
     run_dir: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Export an ended run, given by its folder or name, and exit."),
+        typer.Option(
+            metavar="RUN",
+            help="Export an ended run, given by its folder or name, and exit.",
+            autocompletion=complete_run,
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for local files of the tracker.")] = Path("tracking"),
     options: Annotated[

@@ -6,13 +6,13 @@ import json
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import typer
 
+from astraflow.cli.output import Table, show
 from astraflow.cli.run_endpoints import RunEndpoint
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import InvalidInput
@@ -23,16 +23,27 @@ from astraflow.contract.reports.report import Report
 T = TypeVar("T")
 
 
-def show_plugins(endpoint: RunEndpoint) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPlugins:
+    """Plugins of one slot of a flow or a policy."""
+
+    owner: str
+    slot: PluginSlot
+    active: tuple[PluginSpec, ...]
+    planned: tuple[PlannedPlugins, ...]
+    """Changes from the next version on."""
+
+
+def show_plugins(endpoint: RunEndpoint, *, as_json: bool) -> None:
     """Prints the active plugins and those planned for the next version."""
     report = asyncio.run(_call(endpoint, ControlPlaneClient.report))
-    Console(highlight=False, soft_wrap=True).print(plugin_slot_table(report))
+    show(plugin_slots(report), plugin_slot_table, as_json=as_json)
 
 
 def change_plugins(endpoint: RunEndpoint, change: PluginChange) -> None:
     """Changes plugins of a run and prints its answer. Raises: InvalidInput, UnknownPolicy."""
     answer = asyncio.run(_call(endpoint, lambda client: client.change_plugins(change)))
-    Console(highlight=False, soft_wrap=True).print(Text(answer))
+    typer.echo(answer)
 
 
 def read_change(
@@ -58,14 +69,23 @@ def read_change(
     )
 
 
-def plugin_slot_table(report: Report) -> Table:
-    """Returns a row for each plugin slot of each flow and policy."""
-    table = Table("owner", "slot", "active", "from the next version", box=None)
-    for flow in report.flows:
-        _add(table, f"flow {flow.id}", PluginSlot.SELECTOR, [flow.selector], flow.planned)
-        _add(table, f"flow {flow.id}", PluginSlot.FILTERS, flow.filters, flow.planned)
-    for stream in report.streams:
-        _add(table, f"policy {stream.policy}", PluginSlot.SAMPLER, [stream.sampler], stream.planned)
+def plugin_slots(report: Report) -> list[SlotPlugins]:
+    """Returns each plugin slot of each flow and policy."""
+    selectors = [_slot(f"flow {flow.id}", PluginSlot.SELECTOR, [flow.selector], flow.planned) for flow in report.flows]
+    filters = [_slot(f"flow {flow.id}", PluginSlot.FILTERS, flow.filters, flow.planned) for flow in report.flows]
+    samplers = [
+        _slot(f"policy {stream.policy}", PluginSlot.SAMPLER, [stream.sampler], stream.planned)
+        for stream in report.streams
+    ]
+    return [*(slot for slots in zip(selectors, filters, strict=True) for slot in slots), *samplers]
+
+
+def plugin_slot_table(slots: Iterable[SlotPlugins]) -> Table:
+    """Returns a row for each slot."""
+    table = Table("owner", "slot", "active", "from the next version", wrapped=("active", "from the next version"))
+    for slot in slots:
+        planned = "; ".join(f"{_text(change.specs)} ({change.actor}: {change.reason})" for change in slot.planned)
+        table.add(slot.owner, slot.slot.value, _text(slot.active), planned)
     return table
 
 
@@ -74,13 +94,9 @@ async def _call(endpoint: RunEndpoint, call: Callable[[ControlPlaneClient], Awai
         return await call(ControlPlaneClient(link))
 
 
-def _add(
-    table: Table, owner: str, slot: PluginSlot, specs: Iterable[PluginSpec], planned: Iterable[PlannedPlugins]
-) -> None:
-    planned_texts = [
-        f"{_text(change.specs)} ({change.actor}: {change.reason})" for change in planned if change.slot is slot
-    ]
-    table.add_row(Text(owner), slot.value, Text(_text(specs)), Text("; ".join(planned_texts)))
+def _slot(owner: str, slot: PluginSlot, specs: Iterable[PluginSpec], planned: Iterable[PlannedPlugins]) -> SlotPlugins:
+    changes = tuple(change for change in planned if change.slot is slot)
+    return SlotPlugins(owner=owner, slot=slot, active=tuple(specs), planned=changes)
 
 
 def _text(specs: Iterable[PluginSpec]) -> str:

@@ -7,11 +7,11 @@ from contextlib import aclosing
 from pydantic import TypeAdapter
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from astraflow.cli.evaluation.rounds import round_table
 from astraflow.cli.inspection.screen import number, share, size
+from astraflow.cli.output import Table
 from astraflow.cli.run_endpoints import RunEndpoint
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import AstraFlowError
@@ -101,11 +101,10 @@ def _unreachable_line(problem: AstraFlowError) -> Text:
 
 
 def _streams(report: Report) -> Table:
-    table = Table(
-        "policy", "version", "step", "reward", "produced/s", "trained/s", "wait", "buffer", "dropped", box=None
-    )
+    figures = ("version", "step", "reward", "produced/s", "trained/s", "wait", "buffer", "dropped")
+    table = Table("policy", *figures, right=figures, wrapped=())
     for stream in report.streams:
-        table.add_row(
+        table.add(
             stream.policy,
             str(stream.version),
             str(stream.training.steps),
@@ -120,21 +119,20 @@ def _streams(report: Report) -> Table:
 
 
 def _flows(report: Report) -> Table:
-    table = Table("flow", "issued", "open", "admitted", "dropped", "leases expired", box=None)
+    table = Table("flow", "issued", "open", "admitted", "dropped", "leases expired", wrapped=("dropped",))
     for flow in report.flows:
         dropped = ", ".join(f"{reason} {count}" for reason, count in flow.dropped.items()) or "0"
         name = f"{flow.id} (paused)" if flow.is_paused else flow.id
-        table.add_row(name, str(flow.issued), str(flow.open), str(flow.admitted), dropped, str(flow.leases_expired))
+        table.add(name, str(flow.issued), str(flow.open), str(flow.admitted), dropped, str(flow.leases_expired))
     return table
 
 
 def _nodes(report: Report) -> Table:
-    table = Table(
-        "node", "engine", "state", "running", "rollouts/s", "tokens/s", "versions", "full", "deltas", box=None
-    )
+    figures = ("running", "rollouts/s", "tokens/s")
+    table = Table("node", "engine", "state", *figures, "versions", "full", "deltas", right=figures, wrapped=())
     for node in report.nodes:
         if node.state is not NodeState.GONE:
-            table.add_row(
+            table.add(
                 node.facts.name,
                 node.facts.engine,
                 node.state.value,

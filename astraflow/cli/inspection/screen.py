@@ -7,10 +7,10 @@ from typing import Self
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from astraflow.cli.inspection.run_summary import Summary, failed_share, latest_error, returned_rollouts
+from astraflow.cli.output import Table
 from astraflow.contract.reports.report import NodeState, Report, StreamReport
 from astraflow.runtime.clock import Clock, SystemClock
 
@@ -91,34 +91,34 @@ def progress_lines(report: Report) -> list[str]:
 
 def summary_table(summary: Summary) -> Table:
     """Returns the summary of a run as a table."""
-    table = Table(title="learned" if summary.learned else "not learned", title_justify="left", show_header=False)
+    table = Table("learned" if summary.learned else "not learned", "")
     for policy in summary.policies:
         value, first, last = "reward", policy.reward_first, policy.reward_last
         if policy.loss_first is not None:
             value, first, last = "loss", policy.loss_first, policy.loss_last
-        table.add_row(f"{value} of {policy.policy}, first → last", f"{number(first)} → {number(last)}")
-        table.add_row("steps", f"{policy.steps}")
-        table.add_row("trainer wait", share(policy.wait_fraction))
+        table.add(f"{value} of {policy.policy}, first → last", f"{number(first)} → {number(last)}")
+        table.add("steps", f"{policy.steps}")
+        table.add("trainer wait", share(policy.wait_fraction))
     for held in summary.evaluations:
         versions = f"of version {held.first_version} → {held.last_version}"
-        table.add_row(
+        table.add(
             f"{held.score} in evaluation {held.evaluation}", f"{number(held.first)} → {number(held.last)}, {versions}"
         )
-    table.add_row("seconds, of which training", f"{summary.seconds:.1f}, {summary.seconds_training:.1f}")
+    table.add("seconds, of which training", f"{summary.seconds:.1f}, {summary.seconds_training:.1f}")
     full, delta = summary.weight_bytes_full, summary.weight_bytes_delta
-    table.add_row("weights fetched in full", f"{size(full)} in {summary.weight_updates_full} updates")
-    table.add_row("weights fetched as deltas", f"{size(delta)} in {summary.weight_updates_delta} updates")
+    table.add("weights fetched in full", f"{size(full)} in {summary.weight_updates_full} updates")
+    table.add("weights fetched as deltas", f"{size(delta)} in {summary.weight_updates_delta} updates")
     shared = f"{size(summary.weight_bytes_shared)} in {summary.weight_updates_shared} updates"
-    table.add_row("weights mapped, same host", shared)
+    table.add("weights mapped, same host", shared)
     mismatch = summary.logprob_mismatch_max
-    table.add_row("largest logprob mismatch", "not measured" if mismatch is None else f"{mismatch:.2e}")
-    table.add_row("restarts", str(summary.restarts))
+    table.add("largest logprob mismatch", "not measured" if mismatch is None else f"{mismatch:.2e}")
+    table.add("restarts", str(summary.restarts))
     if failures := _failures(summary.rollouts_failed, summary.latest_error):
-        table.add_row("rollouts failed", failures)
-    table.add_row("group counts", "balanced" if summary.balanced else "\n".join(summary.imbalances))
+        table.add("rollouts failed", failures)
+    table.add("group counts", "balanced" if summary.balanced else "; ".join(summary.imbalances))
     if summary.simulated:
-        table.add_row("simulated", ", ".join(summary.simulated))
-    table.add_row("end", "a process failed, see below" if summary.failed else summary.reason)
+        table.add("simulated", ", ".join(summary.simulated))
+    table.add("end", "a process failed, see below" if summary.failed else summary.reason)
     return table
 
 

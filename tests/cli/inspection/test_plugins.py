@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from astraflow.cli.inspection.plugins import plugin_slot_table, read_change
+from astraflow.cli.inspection.plugins import plugin_slot_table, plugin_slots, read_change
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId, Version
 from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginSlot
@@ -42,7 +42,7 @@ def test_the_table_shows_current_and_planned_plugins() -> None:
     stream = replace(make.stream_report(), sampler={"kind": "replay"})
     console = Console(width=160)
     with console.capture() as captured:
-        console.print(plugin_slot_table(make.report(stream, flows=(flow,))))
+        console.print(plugin_slot_table(plugin_slots(make.report(stream, flows=(flow,)))))
     lines = captured.get().splitlines()
     assert '{"kind": "greso", "step": 0.02}' in lines[1]
     assert "none" in lines[2]
