@@ -101,7 +101,7 @@ _PROBLEMS = {
 }
 """Problems of a run."""
 
-_STALLS = {
+STALLS = {
     "no_trainer": "its trainer has not connected yet: wait while it prepares the model, or read its log",
     "no_pull": "its trainer pulls no batch, although {buffered:.0f} groups are ready: restart the trainer",
     "flows_paused": "the flows {flows} are paused: resume them",
@@ -148,7 +148,7 @@ CAUSES: Mapping[str, str] = {
     **_REASONS,
     **_PROBLEMS,
     **_MAINTAINER,
-    **{cause: f"the policy '{{policy}}' is not trained: {text}" for cause, text in _STALLS.items()},
+    **{cause: f"the policy '{{policy}}' is not trained: {text}" for cause, text in STALLS.items()},
     **{cause: f"the evaluation '{{evaluation}}' does not run: {text}" for cause, text in _EVALUATION_STALLS.items()},
 }
 """Template by `Record.cause`, which is rendered with the values of the record."""

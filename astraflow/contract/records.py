@@ -80,6 +80,30 @@ def render_cause(record: Record) -> str:
     return "" if "text" in record.values else _filled(record.kind.because, record)
 
 
+def fill(template: str, values: Values) -> str:
+    """Returns the text of a template that belongs to no kind of record, such as that of a diagnosis.
+
+    >>> fill("{ready:node}[, {lost:.0f} lost]: {rate:rate} groups/s", {"ready": 3, "rate": 1234.5})
+    '3 nodes: 1,234 groups/s'
+    """
+    return _filled(template, Record(kind=RecordKind.PROBLEM, subject="", values=values))
+
+
+def rate_text(value: float) -> str:
+    """Returns a rate with three significant digits, as every page and command prints it.
+
+    >>> rate_text(0.0), rate_text(0.456), rate_text(14.23), rate_text(4210.4)
+    ('0', '0.46', '14.2', '4,210')
+    """
+    digits = 0 if value == 0 else 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    return f"{value:,.{digits}f}"
+
+
+def printed_rate(value: float) -> float:
+    """Returns a rate as `rate_text` prints it, so that a ratio is that of the numbers that a reader sees."""
+    return float(rate_text(value).replace(",", ""))
+
+
 @lru_cache
 def value_names(template: str) -> dict[str, bool]:
     """Returns the values that a template names, True for those that have to be there."""
@@ -126,13 +150,15 @@ def _shown(value: object) -> str:
 
 
 class _Formatter(string.Formatter):
-    """Formats numbers by their specification, counts with their noun, and texts as one line."""
+    """Formats numbers by their specification, rates, counts with their noun, and texts as one line."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec == "words":
             return " and ".join(WORDS.get(word, _shown(word)) for word in str(value).split(","))
         if not isinstance(value, int | float) or not format_spec:
             return _shown(value)
+        if format_spec == "rate":
+            return rate_text(value)
         if _NUMBER.fullmatch(format_spec):
             return format(value, format_spec)
         return f"{value:.0f} {format_spec}{'' if value == 1 else 's'}"

@@ -24,8 +24,9 @@ async def test_the_overview_is_complete_without_scripts(web: RunningWeb) -> None
         await web.until_live(client, sequence=150)
         page = parsed(await client.get("/"))
 
-    verdict = page.one("h1[data-live-text=policy/solver/verdict]")
-    assert (verdict.tone, verdict.text != "") == ("warn", True), "capacity is short of the target"
+    diagnosis = page.one("h1[data-live-text=policy/solver/diagnosis]")
+    assert (diagnosis.tone, diagnosis.text) == ("good", "The trainer is fed")
+    assert page.one("[data-live-text=policy/solver/stage/trainer/mark]").text == "sets the pace"
     assert page.one("[data-live-text=policy/solver/steps]").text == "131"
     assert page.one("[data-live-text=policy/solver/version]").text == "v131"
     assert all("L" in line["d"] for line in page.all("path.line.main")), "the server draws the lines"

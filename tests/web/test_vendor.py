@@ -6,7 +6,7 @@ import re
 
 from web.components.rendering import SHARED_TEMPLATES, STATIC, template_files
 
-DRAWING = ("balance", "chart", "cursor", "formats", "gauge", "lagchart", "points", "scales")
+DRAWING = ("balance", "chart", "cursor", "formats", "lagchart", "points", "scales")
 """Modules that draw charts."""
 
 

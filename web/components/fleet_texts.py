@@ -4,29 +4,27 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.reports.capacity import CapacityBalance, pending_nodes
 from astraflow.contract.reports.report import NodeState, PoolReport, Report
 from web.components import formats
-from web.history.capacity import FleetPoint, fleet_point, mean_group_size, node_cache, pending_nodes, pool_dollars
+from web.components.diagnosis_texts import TonedTexts
+from web.history.capacity import FleetPoint, fleet_point, mean_group_size, node_cache, pool_dollars
 from web.history.points import Point, Series
 from web.history.time_ranges import DEFAULT_RANGE, NAMED_RANGES_S
-
-TonedTexts = dict[str, tuple[str, str]]
-"""Text and tone, by key."""
 
 PRICE_WINDOW_S = 300.0
 """Time over which the price of trajectories is averaged, in seconds; rates over ten seconds vary too much."""
 
 
-def fleet_texts(report: Report, series: Series) -> TonedTexts:
-    """Returns all live texts about the fleet and its pools."""
+def fleet_texts(report: Report, series: Series, balance: CapacityBalance) -> TonedTexts:
+    """Returns all live texts about the fleet and its pools. balance: that of the diagnosis."""
     now = fleet_point(report)
     points = series.window(NAMED_RANGES_S[DEFAULT_RANGE])
     live_texts: TonedTexts = {
-        "ratio": (formats.ratio(now.ratio), ratio_tone(now)),
-        "ratio_note": (ratio_note(now), ratio_tone(now)),
+        "ratio": (formats.ratio(balance.ratio), ""),
+        "ratio_note": (ratio_note(balance), ""),
         "nodes": (formats.count(now.nodes), ""),
         "pending": (formats.count(now.pending), ""),
         "target": (formats.count(now.target), ""),
@@ -43,45 +41,28 @@ def fleet_texts(report: Report, series: Series) -> TonedTexts:
 
 
 def balance_insight(points: Sequence[Point]) -> str:
-    """Returns the result of the chart of demand and capacity, as a sentence."""
-    measured = [point.fleet for point in points if point.fleet.demand and point.fleet.ordered is not None]
+    """Returns the numbers of the chart of demand and capacity: those of its end, and the time below the demand."""
+    measured = [point.fleet for point in points if point.fleet.demand and point.fleet.ready is not None]
     if not measured:
         return "Demand has not been measured yet"
-    below = sum(_is_below(fleet) for fleet in measured) / len(measured)
+    last = measured[-1]
+    below = sum(fleet.ratio is not None and fleet.ratio < 1 for fleet in measured) / len(measured)
     targets = [point.fleet.target for point in points if point.fleet.target is not None]
     moves = sum(earlier != later for earlier, later in itertools.pairwise(targets))
     moves_text = f"; the target moved {'once' if moves == 1 else f'{moves} times'}" if moves else ""
-    if below <= 0.005:
-        return f"Capacity covered demand the whole time{moves_text}"
-    if below >= 0.995:
-        return f"Capacity was below demand the whole time{moves_text}"
-    return f"Capacity was below demand {formats.percent(below)} of the time{moves_text}"
+    below_text = f"; less than needed {formats.percent(below)} of the time" if below else ""
+    return (
+        f"Ready nodes can make {formats.rate(last.ready)} of {formats.rate(last.demand)} groups/s needed"
+        f"{below_text}{moves_text}"
+    )
 
 
-def ratio_tone(now: FleetPoint) -> str:
-    """Returns the tone of the fleet's size: `bad` below the band, `warn` above it, `good` within."""
-    return {"": "", "below": "bad", "within": "good", "above": "warn"}[_side_of_band(now)]
-
-
-def ratio_note(now: FleetPoint) -> str:
-    """Returns the comparison of capacity with demand, in words, and both at the last tick.
-
-    The comparison is that of the sizer, whose ratio is a median of several ticks; the last tick alone may be on the
-    other side of the band.
-    """
-    side = _side_of_band(now)
-    if not side or now.ordered is None or now.demand is None:
+def ratio_note(balance: CapacityBalance) -> str:
+    """Returns both numbers of the ratio, and the capacity with pending nodes where there are any."""
+    if balance.ratio is None:
         return "Not measured yet: needs the first steps"
-    words = {"below": "Below demand", "within": "Right-sized", "above": "Unused capacity"}[side]
-    return f"{words}: now {formats.rate(now.ordered)} for {formats.rate(now.demand)} groups/s"
-
-
-def _side_of_band(now: FleetPoint) -> Literal["", "below", "within", "above"]:
-    """Returns the side of the dead band on which the sizer's ratio is; empty while it is not measured."""
-    if not now.demand or now.ratio is None or now.low is None or now.high is None:
-        return ""
-    capacity = now.ratio * now.demand
-    return "below" if capacity < now.low else "above" if capacity > now.high else "within"
+    note = f"{formats.rate(balance.ready)} ready of {formats.rate(balance.demand)} groups/s needed"
+    return f"{note}, {formats.rate(balance.ordered)} with pending nodes" if balance.pending_nodes else note
 
 
 def nodes_note(now: FleetPoint) -> str:
@@ -177,7 +158,3 @@ def _accepted_per_s(pool: PoolReport, report: Report, total: float) -> float:
     """Returns the accepted trajectories per second of a pool: its share of the run's."""
     accepted = sum(stream.produced_per_s for stream in report.streams) * mean_group_size(report)
     return accepted * pool.episodes_per_s / total if total else 0.0
-
-
-def _is_below(fleet: FleetPoint) -> bool:
-    return fleet.demand is not None and fleet.ordered is not None and fleet.ordered < fleet.demand

@@ -3,6 +3,8 @@
 import math
 import re
 
+from astraflow.contract.records import rate_text
+
 MISSING = "\N{EN DASH}"
 
 NOW_S = 1.5
@@ -39,12 +41,7 @@ def rate(value: float | None) -> str:
     >>> rate(0.0), rate(0.456), rate(14.23), rate(4210.4)
     ('0', '0.46', '14.2', '4,210')
     """
-    if value is None:
-        return MISSING
-    if value == 0:
-        return "0"
-    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
-    return f"{value:,.{digits}f}".replace("-", _MINUS)
+    return MISSING if value is None else rate_text(value).replace("-", _MINUS)
 
 
 def reward(value: float | None) -> str:

@@ -1,40 +1,14 @@
-"""Insights: sentences that interpret the figures of a run, such as whether the trainer is fed."""
+"""Insights: titles and notes that state what the figures of a run did. The diagnosis alone judges them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
-from astraflow.contract.fleet.recommendations import DEFAULT_WAIT_HIGH, Reason
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports.report import NodeState, Report, StreamReport
+from astraflow.contract.reports.report import StreamReport
 from web.components import formats
 from web.history.points import Point, PolicyPoint
 
-STARVED_ABOVE = 0.25
-"""Wait fraction above which rollouts clearly hold the trainer back."""
-
-
 Row = tuple[float, Mapping[str, float | None]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Insight:
-    """A headline, its explanation, and its tone: `good`, `warn`, `bad` or empty."""
-
-    headline: str
-    note: str = ""
-    tone: str = ""
-
-
-def fed_below(report: Report | None) -> float:
-    """Returns the wait fraction up to which a trainer counts as fed: that of the sizer, if the report names it."""
-    recommendations = report.recommendations if report is not None else ()
-    return recommendations[0].inputs.get("wait_high", DEFAULT_WAIT_HIGH) if recommendations else DEFAULT_WAIT_HIGH
-
-
-def verdict(report: Report, stream: StreamReport) -> Insight:
-    """Returns whether this trainer is fed, or why nothing is produced."""
-    return _without_production(report, stream) or _fed(report, stream)
 
 
 def reward_note(policy: PolicyId, points: Sequence[Point]) -> str:
@@ -46,26 +20,6 @@ def reward_note(policy: PolicyId, points: Sequence[Point]) -> str:
     if abs(change) < 0.005:
         return f"Steady for {formats.duration(span_s)}"
     return f"{'Up' if change > 0 else 'Down'} from {formats.reward(rewards[0])} in {formats.duration(span_s)}"
-
-
-def wait_tone(wait: float | None, *, fed_below: float) -> str:
-    """Returns the tone of a wait fraction. fed_below: that up to which a trainer counts as fed."""
-    if wait is None:
-        return ""
-    return "good" if wait <= fed_below else "warn" if wait <= STARVED_ABOVE else "bad"
-
-
-def wait_note(stream: StreamReport, wait: float | None, *, fed_below: float) -> str:
-    """Returns the meaning of a wait fraction."""
-    if wait is None:
-        return "No step yet: waiting for the first batch" if stream.training.is_waiting else "No step yet"
-    if wait <= fed_below:
-        return "Fed: batches are ready on request"
-    if wait <= STARVED_ABOVE:
-        return "Nearly fed: it waits sometimes"
-    if stream.issue_headroom <= 0:
-        return "Starved: the staleness bound limits rollouts"
-    return "Starved: rollouts are the bottleneck"
 
 
 def rates_note(stream: StreamReport) -> str:
@@ -84,22 +38,22 @@ def buffer_note(stream: StreamReport) -> str:
     batches = stream.groups.buffered / max(1, stream.batch_groups)
     batches_text = f"{batches:.1f} batches ready" if batches >= 1 else f"{formats.percent(batches)} of a batch"
     if stream.issue_headroom <= 0:
-        gate = "gate closed"
+        gate = "no more may be issued"
     elif stream.pace is not None and stream.pace.is_reached:
-        gate = "paced"
+        gate = "issued as needed"
     else:
         gate = f"room for {formats.count(stream.issue_headroom)} more"
     return f"{batches_text} · {gate}"
 
 
-def chart_insights(report: Report, stream: StreamReport, points: Sequence[Point]) -> dict[str, str]:
+def chart_insights(stream: StreamReport, points: Sequence[Point]) -> dict[str, str]:
     """Returns a title for each chart of a policy over these points, by the chart's name."""
     policy, lags = stream.policy, points[-1].lags.get(stream.policy, {}) if points else {}
     window = [point.policies[policy] for point in points if policy in point.policies]
     return {
         "reward": reward_insight(*_rewards(policy, points)),
         "rates": _rates_insight(window),
-        "wait": wait_insight([point.wait for point in window if point.wait is not None], fed_below=fed_below(report)),
+        "wait": wait_insight([point.wait for point in window if point.wait is not None]),
         "buffer": _buffer_insight(window, stream),
         "versions": version_lag_insight(list(lags.values()), stream.max_staleness),
     }
@@ -116,60 +70,12 @@ def reward_insight(rewards: Sequence[float], span_s: float) -> str:
     return f"Reward {verb} from {formats.reward(first)} to {formats.reward(last)} in {formats.duration(span_s)}"
 
 
-def wait_insight(waits: Sequence[float], *, fed_below: float) -> str:
-    """Returns the share of time in which the trainer was fed."""
+def wait_insight(waits: Sequence[float]) -> str:
+    """Returns the mean and the largest share of a step that the trainer waited."""
     if not waits:
         return "No step yet"
-    fed = sum(wait <= fed_below for wait in waits) / len(waits)
-    if fed == 1:
-        return "Fed the whole time"
-    if fed == 0:
-        return f"Waited {formats.percent(sum(waits) / len(waits))} of each step on average"
-    return f"Fed {formats.percent(fed)} of the time"
-
-
-def _without_production(report: Report, stream: StreamReport) -> Insight | None:
-    states = [node.state for node in report.nodes]
-    if NodeState.READY not in states and NodeState.DRAINING not in states:
-        if NodeState.JOINING in states:
-            joining = formats.several(states.count(NodeState.JOINING), "node")
-            return Insight(headline="Nodes are starting", note=f"{joining} loading the first version", tone="warn")
-        return Insight(
-            headline="No node is producing rollouts",
-            note="The trainer uses up the buffer, then waits until a node joins",
-            tone="bad",
-        )
-    if report.flows and all(flow.is_paused for flow in report.flows):
-        return Insight(headline="Issuing is paused", note="Nodes finish their tasks and get no new ones", tone="warn")
-    if stream.training.steps == 0:
-        ready = f"{formats.count(stream.groups.buffered)} of {formats.several(stream.batch_groups, 'group')}"
-        return Insight(headline="Filling the first batch", note=f"{ready} ready")
-    return None
-
-
-def _fed(report: Report, stream: StreamReport) -> Insight:
-    wait = stream.training.wait_fraction
-    tone = wait_tone(wait, fed_below=fed_below(report))
-    headline = {
-        "good": "The trainer is fed",
-        "warn": "The trainer is nearly fed",
-        "bad": "The trainer waits for rollouts",
-    }[tone]
-    parts = [f"It waits {formats.percent(wait)} of each step"]
-    gated_pool = next(
-        (recommendation for recommendation in report.recommendations if Reason.GATED in recommendation.reasons), None
-    )
-    if gated_pool is not None and tone != "good":
-        parts.append("slots are idle at the staleness gate, so more nodes would hardly help")
-        if enough := gated_pool.inputs.get("staleness_needed"):
-            parts.append(f"max_staleness {formats.count(int(enough))} would let nodes run ahead")
-    elif stream.issue_headroom <= 0 and tone == "good":
-        parts.append("nodes wait at the staleness gate, so more nodes would not help")
-    elif tone == "bad" and stream.issue_headroom > 0:
-        parts.append("more rollout capacity would shorten every step")
-    elif tone == "bad":
-        parts.append("nodes wait at the staleness gate; a higher max_staleness would let them run ahead")
-    return Insight(headline=headline, note="; ".join(parts), tone=tone)
+    mean, most = (formats.percent(value) for value in (fmean(waits), max(waits)))
+    return f"The trainer waited {mean} of each step on average" + (f", {most} at most" if most != mean else "")
 
 
 def _rewards(policy: PolicyId, points: Sequence[Point]) -> tuple[list[float], float]:
@@ -205,13 +111,13 @@ STEADY_SHARE = 0.03
 """Relative change up to which a value counts as steady."""
 
 
-def run_insights(rows: Sequence[Row], *, fed_below: float) -> dict[str, str]:
+def run_insights(rows: Sequence[Row]) -> dict[str, str]:
     """Returns titles of a recorded run's charts, by name. rows: oldest first."""
     rewards = _known(rows, "reward_average")
     span_s = rewards[-1][0] - rewards[0][0] if rewards else 0.0
     return {
         "reward": reward_insight([value for _, value in rewards], span_s),
-        "wait": wait_insight([value for _, value in _known(rows, "wait")], fed_below=fed_below),
+        "wait": wait_insight([value for _, value in _known(rows, "wait")]),
     }
 
 

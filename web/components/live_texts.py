@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass
 
+from astraflow.contract.fleet.pools import FleetStatus
 from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.records import render
+from astraflow.contract.reports.capacity import capacity_balance
+from astraflow.contract.reports.diagnosis import diagnose
 from astraflow.contract.reports.report import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
 from web.components import formats, insights
+from web.components.diagnosis_texts import diagnosis_texts
 from web.components.fleet_texts import fleet_texts
 from web.history.capacity import node_cache
 from web.history.points import Series
@@ -15,17 +19,21 @@ from web.state.annotations import capitalized
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveText:
-    """One text and its tone: `good`, `warn`, `bad` or empty. The text carries the same meaning without the tone."""
+    """One text and its tone: `good`, `pace` (limits, as it may), `warn`, `bad` or empty. The text carries the same
+    meaning without the tone."""
 
     text: str
     tone: str = ""
 
 
-def build_live_texts(report: Report, series: Series) -> dict[str, LiveText]:
-    """Returns every text that changes while a page is open, except those of nodes (see `web.live.live_nodes`)."""
+def build_live_texts(report: Report, series: Series, fleet: FleetStatus | None = None) -> dict[str, LiveText]:
+    """Returns every text that changes while a page is open, except those of nodes (see `web.live.live_nodes`).
+
+    fleet: status of the fleet service; None without one.
+    """
     live_texts = _run_texts(report)
     for stream in report.streams:
-        live_texts |= _stream_texts(report, stream, series)
+        live_texts |= _stream_texts(stream, series)
     for flow in report.flows:
         live_texts |= _flow_texts(flow)
     for pool in report.pools:
@@ -34,11 +42,10 @@ def build_live_texts(report: Report, series: Series) -> dict[str, LiveText]:
         f"pool/{recommendation.pool}/recommendation": LiveText(text=recommendation_text(recommendation))
         for recommendation in report.recommendations
     }
-    live_texts |= {
-        key: LiveText(text=text, tone=tone)
-        for key, (text, tone) in (build_weight_texts(report) | fleet_texts(report, series)).items()
-    }
-    return live_texts
+    toned = build_weight_texts(report) | fleet_texts(report, series, capacity_balance(report, fleet))
+    for stream in report.streams:
+        toned |= diagnosis_texts(report, diagnose(report, stream.policy, fleet))
+    return live_texts | {key: LiveText(text=text, tone=tone) for key, (text, tone) in toned.items()}
 
 
 def visible_nodes(report: Report) -> list[NodeReport]:
@@ -73,23 +80,16 @@ def _run_texts(report: Report) -> dict[str, LiveText]:
     }
 
 
-def _stream_texts(report: Report, stream: StreamReport, series: Series) -> dict[str, LiveText]:
+def _stream_texts(stream: StreamReport, series: Series) -> dict[str, LiveText]:
     key = f"policy/{stream.policy}"
     points = series.window(NAMED_RANGES_S[DEFAULT_RANGE])
     newest = points[-1].policies.get(stream.policy) if points else None
     reward = newest.reward_average if newest else None
-    wait = newest.wait if newest else None
-    verdict, fed_below = insights.verdict(report, stream), insights.fed_below(report)
-    tone = insights.wait_tone(wait, fed_below=fed_below)
     live_texts = {
-        "verdict": LiveText(text=verdict.headline, tone=verdict.tone),
-        "verdict_note": LiveText(text=verdict.note),
         "reward": LiveText(text=formats.reward(reward)),
         "reward_note": LiveText(text=insights.reward_note(stream.policy, points)),
         "reward_last": LiveText(text=formats.reward(newest.reward if newest else None)),
         "reward_trained": LiveText(text=formats.reward(newest.reward_trained if newest else None)),
-        "wait": LiveText(text=formats.percent(wait), tone=tone),
-        "wait_note": LiveText(text=insights.wait_note(stream, wait, fed_below=fed_below), tone=tone),
         "produced": LiveText(text=formats.rate(stream.produced_per_s)),
         "consumed": LiveText(text=formats.rate(stream.consumed_per_s)),
         "rates_note": LiveText(text=insights.rates_note(stream)),
@@ -105,7 +105,7 @@ def _stream_texts(report: Report, stream: StreamReport, series: Series) -> dict[
         "dropped": LiveText(text=formats.count(sum(stream.groups.dropped.values()))),
         "redelivered": LiveText(text=formats.count(stream.training.redelivered)),
     }
-    titles = insights.chart_insights(report, stream, points)
+    titles = insights.chart_insights(stream, points)
     live_texts |= {f"{chart}/{DEFAULT_RANGE}": LiveText(text=title) for chart, title in titles.items()}
     return {f"{key}/{name}": text for name, text in live_texts.items()}
 

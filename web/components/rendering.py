@@ -17,6 +17,7 @@ from astraflow.contract.records import render
 from astraflow.runtime.clock import SystemClock
 from web.accounts.viewer import Viewer
 from web.components import formats
+from web.components.diagnosis_texts import SHOWN_STAGES, STAGE_LABELS, STAGE_PATHS
 from web.components.layout import NAVIGATION, PageLayout, PageSelection, header_view, layout
 from web.components.live_texts import LiveText
 from web.components.texts import may_scroll, visible
@@ -152,6 +153,9 @@ def _environment() -> Environment:
         "navigation": NAVIGATION,
         "themes": THEMES,
         "needed": Permission,
+        "stages": [
+            {"name": stage.value, "label": STAGE_LABELS[stage], "path": STAGE_PATHS[stage]} for stage in SHOWN_STAGES
+        ],
         "static": lambda path: f"/static/{build}/{path}",
     }
     environment.filters |= {

@@ -1,13 +1,13 @@
 """Capacity of the fleet against demand, from one report."""
 
-import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import PoolId
+from astraflow.contract.reports.capacity import capacity_balance, measured_input
 from astraflow.contract.reports.report import NodeState, PoolReport, Report
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class FleetPoint:
     aimed: float | None = None
     """Groups per second that the recommended nodes would produce."""
     ratio: float | None = None
-    """Requested capacity over demand."""
+    """Capacity of ready nodes over the demand."""
     nodes: int = 0
     """Ready nodes."""
     pending: int = 0
@@ -96,28 +96,26 @@ FLEET_VALUES = (
 
 
 def fleet_point(report: Report) -> FleetPoint:
-    """Returns the figures of a report. Demand and capacity are those of the sizer's last tick."""
+    """Returns the figures of a report: the capacity of its nodes against the demand at the sizer's last tick."""
     by_pool = {recommendation.pool: recommendation for recommendation in report.recommendations}
-    pending = sum(pending_nodes(pool, by_pool.get(pool.id)) for pool in report.pools)
+    balance = capacity_balance(report)
     dollars = sum(pool_dollars(report, pool, by_pool.get(pool.id)) for pool in report.pools)
     accepted_per_s = sum(stream.produced_per_s for stream in report.streams) * mean_group_size(report)
     return FleetPoint(
-        **_balance(report.recommendations[0].inputs if report.recommendations else {}),
+        demand=balance.demand,
+        ready=balance.ready,
+        ordered=balance.ordered,
+        ratio=balance.ratio,
+        **_band(balance.demand, report),
         aimed=_target_capacity(report.recommendations),
-        nodes=sum(pool.ready for pool in report.pools),
-        pending=pending,
+        nodes=balance.ready_nodes,
+        pending=balance.pending_nodes,
         target=sum(recommendation.target for recommendation in report.recommendations)
         if report.recommendations
         else None,
         dollars=dollars or None,
         price=dollars / HOUR_S / accepted_per_s * 1000 if dollars and accepted_per_s > 0 else None,
     )
-
-
-def pending_nodes(pool: PoolReport, recommendation: PoolRecommendation | None) -> int:
-    """Returns the pending nodes of a pool: joining ones, and those requested at the last tick."""
-    requested = min(recommendation.pending, max(0, recommendation.present - pool.ready)) if recommendation else 0
-    return max(pool.joining, requested)
 
 
 def pool_dollars(report: Report, pool: PoolReport, recommendation: PoolRecommendation | None) -> float:
@@ -143,17 +141,11 @@ def mean_group_size(report: Report) -> float:
     return sum(flow.episodes.get("accepted", 0) for flow in trained) / groups if groups else 0.0
 
 
-def _balance(inputs: Mapping[str, float]) -> dict[str, float | None]:
-    demand = _measured(inputs, "demand_groups_per_s")
-    low, high = inputs.get("band_low"), inputs.get("band_high")
-    return {
-        "demand": demand,
-        "ready": _measured(inputs, "capacity_groups_per_s"),
-        "ordered": _measured(inputs, "capacity_ordered_groups_per_s"),
-        "low": demand * low if demand is not None and low is not None else None,
-        "high": demand * high if demand is not None and high is not None else None,
-        "ratio": _measured(inputs, "ratio"),
-    }
+def _band(demand: float | None, report: Report) -> dict[str, float | None]:
+    low, high = (measured_input(report.recommendations, name) for name in ("band_low", "band_high"))
+    if demand is None or low is None or high is None:
+        return {"low": None, "high": None}
+    return {"low": demand * low, "high": demand * high}
 
 
 def _target_capacity(recommendations: tuple[PoolRecommendation, ...]) -> float | None:
@@ -162,11 +154,6 @@ def _target_capacity(recommendations: tuple[PoolRecommendation, ...]) -> float |
     if not used or any("node_groups_per_s" not in recommendation.inputs for recommendation in used):
         return None
     return sum(recommendation.target * recommendation.inputs["node_groups_per_s"] for recommendation in used)
-
-
-def _measured(inputs: Mapping[str, float], name: str) -> float | None:
-    value = inputs.get(name)
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _is_paid(state: NodeState) -> bool:

@@ -226,6 +226,7 @@ async def followed_run(
             render_regions=_region_renderer(pages, fleet_state, lambda: state.problems),
             build=pages.build,
             extra_texts=lambda: header_texts(header_view(state.report, fleet_state)),
+            fleet_status=lambda: None if fleet_state.is_stale else fleet_state.status,
         )
         recorder = Recorder(
             database,

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from astraflow.contract.fleet.pools import FleetStatus
 from astraflow.contract.reports.report import Report
 from web.components.live_texts import LiveText, build_live_texts
 from web.history.points import Point, point_json
@@ -20,6 +21,7 @@ class FrameBuilder:
 
     render_regions: renders the page regions that are replaced whole, as HTML by id, from a report and its texts.
     extra_texts: returns texts by key that do not come from the report.
+    fleet_status: returns the current status of the fleet service; None without one.
     build: id of the page release; a browser with another release reloads.
     """
 
@@ -30,9 +32,11 @@ class FrameBuilder:
         render_regions: Callable[[Report, Mapping[str, LiveText]], dict[str, str]],
         build: str,
         extra_texts: Callable[[], dict[str, LiveText]] = dict,
+        fleet_status: Callable[[], FleetStatus | None] = lambda: None,
     ) -> None:
         self._state = state
         self._extra_texts = extra_texts
+        self._fleet_status = fleet_status
         self._newest_annotation = -1
         self._render_regions = render_regions
         self._build = build
@@ -49,7 +53,7 @@ class FrameBuilder:
 
     def frame(self, report: Report, points: Sequence[Point]) -> str:
         """Returns the message with the changes of this report."""
-        live_texts = build_live_texts(report, self._state.series) | self._extra_texts()
+        live_texts = build_live_texts(report, self._state.series, self._fleet_status()) | self._extra_texts()
         regions = self._render_regions(report, live_texts)
         lists = _lists(report)
         text = _encoded(

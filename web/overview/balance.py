@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from astraflow.contract.reports.report import Report
 from web.charts import charts, scales
 from web.components import formats
-from web.history.capacity import fleet_point
 from web.state.annotations import Annotation, AnnotationKind
 
 WAIT_HEIGHT = 44
@@ -210,28 +208,3 @@ def _y(value: float | None, axis: scales.Axis, height: float) -> float | None:
 
 def _between(upper: Sequence[tuple[float, float | None]], lower: Sequence[tuple[float, float | None]]) -> str:
     return scales.between([(x, top, bottom) for (x, top), (_, bottom) in zip(upper, lower, strict=True)])
-
-
-GAUGE_WIDTH = 200.0
-"""Width of the scale; 100 units stand for the demand."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gauge:
-    """Positions on the scale; None while nothing is measured."""
-
-    low: float | None
-    high: float | None
-    at: float | None
-
-
-def gauge(report: Report) -> Gauge:
-    """Returns the gauge of a report."""
-    now = fleet_point(report)
-    if not now.demand or now.low is None or now.high is None:
-        return Gauge(low=None, high=None, at=None)
-    return Gauge(low=_on_gauge(now.low / now.demand), high=_on_gauge(now.high / now.demand), at=_on_gauge(now.ratio))
-
-
-def _on_gauge(ratio: float | None) -> float | None:
-    return None if ratio is None else round(min(GAUGE_WIDTH, max(0.0, ratio * 100)), 1)

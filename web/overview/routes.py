@@ -8,6 +8,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from astraflow.client.control_plane import ControlPlaneClient
+from astraflow.contract.reports.diagnosis import fed_below
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.reports.report import Event, Report
 from web.charts import charts
@@ -15,7 +16,6 @@ from web.charts.chart_data import as_table, chart_data, rows_of
 from web.charts.scales import span_of
 from web.charts.version_lag import lag_table
 from web.components.events import EVENT_TOPICS
-from web.components.insights import fed_below
 from web.components.layout import PageSelection, page_selection
 from web.components.live_texts import LiveText
 from web.components.rendering import PageRenderer

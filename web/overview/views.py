@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.reports.diagnosis import fed_below
 from astraflow.contract.reports.report import FlowReport, Report, StreamReport
 from web.charts import charts, scales
 from web.charts.chart_data import chart_data, lags_over, rows_of
 from web.charts.version_lag import NodeLagRow, version_lag
-from web.components import formats, insights
+from web.components import insights
 from web.components.events import EventRow, latest_events
 from web.components.fleet_texts import balance_insight
 from web.components.layout import PageSelection
@@ -17,7 +18,7 @@ from web.components.live_texts import LiveText
 from web.components.pool_cards import SHOWN_POOLS, PoolCard, pool_cards
 from web.history.points import Point
 from web.history.time_ranges import DEFAULT_RANGE, TimeRange
-from web.overview.balance import BalanceChart, Gauge, balance, gauge
+from web.overview.balance import BalanceChart, balance
 from web.state.annotations import Annotation
 
 SPARK_HEIGHT = 36
@@ -40,10 +41,7 @@ class Overview:
     span: TimeRange
     query: str
     """Query of links to the same policy and range."""
-    fed_below: str
-    """Share of a step up to which the trainer may wait, with its unit."""
     balance: BalanceChart
-    gauge: Gauge
     drawings: dict[str, charts.Drawing]
     sparks: dict[str, charts.Drawing]
     lag_rows: tuple[NodeLagRow, ...]
@@ -67,7 +65,7 @@ def overview(
 ) -> Overview:
     """Builds the overview. The report must have the chosen policy."""
     stream = next(stream for stream in report.streams if stream.policy == choice.policy)
-    window, fed_below = scales.span_of([point.at for point in points], choice.span), insights.fed_below(report)
+    window, fed = scales.span_of([point.at for point in points], choice.span), fed_below(report)
     own = [point for point in points if stream.policy in point.policies]
     rows = rows_of(own, stream.policy)
     lag_rows = version_lag(stream.policy, points, window, bound=stream.max_staleness)
@@ -78,9 +76,7 @@ def overview(
         stream=stream,
         span=choice.span,
         query=choice.query,
-        fed_below=formats.percent(fed_below),
-        balance=balance(rows, window, annotations, fed_below=fed_below),
-        gauge=gauge(report),
+        balance=balance(rows, window, annotations, fed_below=fed),
         drawings=drawings,
         sparks={name: _draw(_spark(name), rows, window, report, stream) for name in SPARKS},
         lag_rows=lag_rows,
@@ -114,7 +110,7 @@ def chart_titles(report: Report, points: Sequence[Point], choice: PageSelection)
     if choice.range == DEFAULT_RANGE:
         return {}
     stream = next(stream for stream in report.streams if stream.policy == choice.policy)
-    titles = insights.chart_insights(report, stream, points)
+    titles = insights.chart_insights(stream, points)
     live_texts = {f"policy/{stream.policy}/{name}/{choice.range}": LiveText(text=text) for name, text in titles.items()}
     return {**live_texts, f"fleet/balance/{choice.range}": LiveText(text=balance_insight(points))}
 
@@ -122,7 +118,7 @@ def chart_titles(report: Report, points: Sequence[Point], choice: PageSelection)
 def _draw(
     spec: charts.ChartSpec, rows: Sequence[charts.Row], window: scales.Window, report: Report, stream: StreamReport
 ) -> charts.Drawing:
-    return charts.draw(spec, rows, window, limit=charts.limit_of(spec, stream, fed_below=insights.fed_below(report)))
+    return charts.draw(spec, rows, window, limit=charts.limit_of(spec, stream, fed_below=fed_below(report)))
 
 
 def _spark(name: str) -> charts.ChartSpec:

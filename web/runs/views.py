@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 from urllib.parse import urlencode
 
+from astraflow.contract.reports.diagnosis import fed_below
 from astraflow.contract.reports.report import FlowReport, Report, StreamReport
 from web.charts import charts, scales
 from web.charts.chart_data import chart_data
@@ -22,7 +23,7 @@ from web.components.group_counts import (
     plugin_figures,
     stream_balance,
 )
-from web.components.insights import fed_below, run_insights, version_lag_insight
+from web.components.insights import run_insights, version_lag_insight
 from web.components.layout import LinkChoice, datetime_field_text
 from web.database.tables import RunRecord
 from web.history.points import AVERAGED_STEPS
@@ -187,7 +188,7 @@ def run_view(record: RunRecord, past: RunHistory, *, policy: str, live: Report |
             )
             for spec in RUN_CHARTS.values()
         },
-        insights=run_insights(past.rows, fed_below=fed) | {charts.VERSION_LAG: version_lag_insight(lags, bound)},
+        insights=run_insights(past.rows) | {charts.VERSION_LAG: version_lag_insight(lags, bound)},
         points=chart_data(
             policy_id,
             past.rows,

@@ -1,21 +1,33 @@
 """Texts about the fleet."""
 
-import pytest
+from astraflow.contract.reports.capacity import CapacityBalance
+from tests import make
+from tests.fakes.synthetic_run import SyntheticRun
+from web.components.fleet_texts import balance_insight, ratio_note
+from web.history.points import Series
 
-from web.components.fleet_texts import ratio_note, ratio_tone
-from web.history.capacity import FleetPoint
-
-
-@pytest.mark.parametrize(
-    ("ratio", "tone", "words"),
-    [(0.97, "bad", "Below demand"), (1.04, "good", "Right-sized"), (1.4, "warn", "Unused capacity")],
-)
-def test_the_size_is_judged_by_the_ratio_of_the_sizer(ratio: float, tone: str, words: str) -> None:
-    below_demand_at_the_last_tick = FleetPoint(demand=10.0, ordered=9.0, low=10.0, high=13.0, ratio=ratio)
-    assert ratio_tone(below_demand_at_the_last_tick) == tone
-    assert ratio_note(below_demand_at_the_last_tick) == f"{words}: now 9.00 for 10.0 groups/s"
+BALANCE = CapacityBalance(ready_nodes=7, pending_nodes=0, lost_nodes=0, expected_nodes=7, demand=6.92, ready=9.75)
 
 
-def test_a_size_without_demand_is_not_judged() -> None:
-    assert ratio_tone(FleetPoint()) == ""
-    assert "Not measured yet" in ratio_note(FleetPoint())
+def test_the_ratio_is_that_of_the_two_printed_numbers() -> None:
+    assert BALANCE.ratio == 9.75 / 6.92
+    assert ratio_note(BALANCE) == "9.75 ready of 6.92 groups/s needed"
+
+
+def test_without_demand_the_ratio_says_what_it_waits_for() -> None:
+    unmeasured = CapacityBalance(ready_nodes=1, pending_nodes=0, lost_nodes=0, expected_nodes=1)
+    assert unmeasured.ratio is None
+    assert "Not measured yet" in ratio_note(unmeasured)
+
+
+def test_the_title_of_the_chart_counts_the_time_in_which_ready_nodes_did_not_suffice() -> None:
+    series = Series()
+    for second in (*range(30, 35), *range(95, 100)):
+        series.add(SyntheticRun().report(second))
+
+    title = balance_insight(series.window(900))
+
+    assert title.startswith("Ready nodes can make 30.5 of 41.0 groups/s needed; less than needed 50")
+    assert title.endswith("; the target moved once")
+    assert balance_insight([]) == "Demand has not been measured yet"
+    assert make.report().recommendations == ()

@@ -3,11 +3,8 @@
 import dataclasses
 import itertools
 
-import pytest
-
-from astraflow.contract.fleet.recommendations import Reason
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.reports.report import NodeState, Report, StreamReport
+from astraflow.contract.reports.report import NodeState
 from tests import make
 from tests.fakes.synthetic_run import SyntheticRun
 from web.charts import charts, scales
@@ -23,11 +20,6 @@ from web.weights.views import MAX_LINKS, PHASES, weight_page
 SOLVER = PolicyId("solver")
 
 
-def with_stream(report: Report, **changes: object) -> tuple[Report, StreamReport]:
-    stream = make.changed_stream(report.streams[0], **changes)
-    return dataclasses.replace(report, streams=(stream,)), stream
-
-
 def _plain(text: str) -> str:
     """Replaces narrow no-break spaces before units with ordinary ones."""
     return text.replace("\u202f", " ")
@@ -40,65 +32,21 @@ def series_of(synthetic_run: SyntheticRun, until: int) -> Series:
     return series
 
 
-@pytest.mark.parametrize(
-    ("wait", "room", "headline", "tone", "advice"),
-    [
-        (0.03, 10, "The trainer is fed", "good", ""),
-        (0.03, 0, "The trainer is fed", "good", "more nodes would not help"),
-        (0.15, 10, "The trainer is nearly fed", "warn", ""),
-        (0.6, 10, "The trainer waits for rollouts", "bad", "more rollout capacity"),
-        (0.6, 0, "The trainer waits for rollouts", "bad", "higher max_staleness"),
-    ],
-)
-def test_the_verdict_follows_wait_and_gate(wait: float, room: int, headline: str, tone: str, advice: str) -> None:
-    verdict = insights.verdict(*with_stream(SyntheticRun().report(100), wait_fraction=wait, issue_headroom=room))
-
-    assert (verdict.headline, verdict.tone) == (headline, tone)
-    assert advice in verdict.note
-
-
-def test_at_the_staleness_gate_the_verdict_recommends_max_staleness_instead_of_nodes() -> None:
-    report, stream = with_stream(SyntheticRun().report(100), wait_fraction=0.15, issue_headroom=3)
-    gated = make.pool_advice(reasons=(Reason.GATED,), inputs={"staleness_needed": 4.0})
-
-    verdict = insights.verdict(dataclasses.replace(report, recommendations=(gated,)), stream)
-
-    assert "slots are idle at the staleness gate, so more nodes would hardly help" in verdict.note
-    assert verdict.note.endswith("max_staleness 4 would let nodes run ahead")
-
-
-def test_without_rollouts_the_verdict_names_the_cause() -> None:
-    report, stream = with_stream(SyntheticRun().report(100))
-    without_nodes = dataclasses.replace(report, nodes=())
-    joining = dataclasses.replace(
-        report, nodes=tuple(dataclasses.replace(node, state=NodeState.JOINING) for node in report.nodes)
-    )
-    paused = dataclasses.replace(
-        report, flows=tuple(dataclasses.replace(flow, is_paused=True) for flow in report.flows)
-    )
-    early = SyntheticRun().report(3)
-
-    assert insights.verdict(without_nodes, stream).headline == "No node is producing rollouts"
-    assert insights.verdict(joining, stream).headline == "Nodes are starting"
-    assert insights.verdict(paused, stream).headline == "Issuing is paused"
-    assert insights.verdict(early, early.streams[0]).headline == "Filling the first batch"
-
-
 def test_chart_titles_describe_the_shown_range() -> None:
     series = series_of(SyntheticRun(), 150)
     report = SyntheticRun().report(150)
-    titles = insights.chart_insights(report, report.streams[0], series.window(300))
+    titles = insights.chart_insights(report.streams[0], series.window(300))
 
     assert titles["reward"].startswith("Reward rose from 0.3")
     assert "above consumption" in titles["rates"]
-    assert titles["wait"].startswith("Fed ")
+    assert titles["wait"].startswith("The trainer waited ")
     assert "full batch was ready" in titles["buffer"]
     assert "version" in titles["versions"]
 
 
 def test_chart_titles_of_an_empty_history_say_so() -> None:
     report = SyntheticRun().report(1)
-    titles = insights.chart_insights(report, report.streams[0], [])
+    titles = insights.chart_insights(report.streams[0], [])
 
     assert titles == {
         "reward": "No reward yet",
@@ -107,15 +55,6 @@ def test_chart_titles_of_an_empty_history_say_so() -> None:
         "buffer": "Nothing buffered yet",
         "versions": "No node serves this policy",
     }
-
-
-def test_the_bound_of_a_fed_trainer_is_that_of_the_sizer() -> None:
-    report = SyntheticRun().report(150)
-    recommendation = dataclasses.replace(report.recommendations[0], inputs={"wait_high": 0.3})
-    patient = dataclasses.replace(report, recommendations=(recommendation,))
-    assert (insights.fed_below(None), insights.fed_below(patient)) == (0.08, 0.3)
-    tones = [insights.wait_tone(0.2, fed_below=insights.fed_below(shown)) for shown in (report, patient)]
-    assert tones == ["warn", "good"]
 
 
 def test_every_changing_figure_has_a_live_text() -> None:

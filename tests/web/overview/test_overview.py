@@ -31,8 +31,8 @@ async def test_the_overview_compares_capacity_with_demand_and_shows_the_cost(web
         cell = page.one(f"[data-live-text={key}]")
         return cell.tone, cell.numbers
 
-    assert figure("fleet/ratio") == ("good", [1.12])
-    assert figure("fleet/ratio_note") == ("good", [45.8, 41.0])
+    assert figure("fleet/ratio") == ("", [0.74])
+    assert figure("fleet/ratio_note") == ("", [30.5, 41.0]), "the ratio is that of the two printed numbers"
     assert figure("fleet/target") == ("", [3])
     assert figure("fleet/price_note") == ("", [4.0])
     assert figure("pool/local/share") == ("", [100])

@@ -16,16 +16,16 @@ def test_chart_titles_describe_the_change_of_each_number() -> None:
         for second in range(50)
     ]
 
-    chart_titles = run_insights(rows, fed_below=0.08)
+    chart_titles = run_insights(rows)
 
     assert chart_titles == {
         "reward": "Reward rose from 0.20 to 0.69 in 49\u202fs",
-        "wait": "Fed the whole time",
+        "wait": "The trainer waited 2\u202f% of each step on average",
     }
 
 
 def test_chart_titles_without_measurements_say_so() -> None:
-    chart_titles = run_insights([(1000.0, {"reward_average": None, "wait": None})], fed_below=0.08)
+    chart_titles = run_insights([(1000.0, {"reward_average": None, "wait": None})])
 
     assert chart_titles["reward"] == "No reward yet"
 
