@@ -18,7 +18,7 @@ from tests.web.page_elements import parsed
 
 pytestmark = pytest.mark.anyio
 
-LOSS = "Node lost: n9. Its beats stopped"
+LOSS = "Node lost: n9. No heartbeat for 9 s; its tasks are requeued"
 
 
 @pytest.mark.long
@@ -126,7 +126,7 @@ async def test_an_annotation_opens_its_drawer_by_pointer_and_by_keys(
         await expect(page.locator('[data-live-text="policy/solver/wait"]').first).to_be_visible()
         await expect(page.locator("a.annotation.loss")).to_be_focused()
         await page.keyboard.press("Enter")
-        await expect(drawer).to_contain_text("Its beats stopped")
+        await expect(drawer).to_contain_text("No heartbeat for 9 s")
 
         await page.goto(address)
         await expect(drawer.get_by_role("heading", name="Target moved")).to_be_visible()
@@ -144,7 +144,7 @@ async def test_a_live_annotation_is_added_to_the_chart_as_text(
         fake.synthetic_run.act(151, hostile_record("<b>n0</b>"))
         await fake.advance(3)
         newest = page.locator('a.annotation.loss[data-ordinal="10000"]')
-        await expect(newest).to_have_attribute("aria-label", "Node lost: <b>n0</b>. It went")
+        await expect(newest).to_have_attribute("aria-label", "Node lost: <b>n0</b>. <b>n0</b>")
         await newest.click()
         await expect(page.locator("#event-detail-title")).to_have_text("Node lost")
         assert complaints.heard == []
