@@ -70,7 +70,7 @@ def behind(report: Report, nodes: int, versions: int) -> Report:
     return replace(report, nodes=(*lagging, *report.nodes[nodes:]))
 
 
-WAITING = {"wait_fraction": 0.44, "is_waiting": True}
+WAITING: dict[str, Any] = {"wait_fraction": 0.44, "is_waiting": True}
 GATED = advice(target=10, reasons=(Reason.GATED,))
 PAUSED = replace(make.flow_report(), is_paused=True)
 DONE = Completion(reason="20 steps", has_learned=True, at=1.0, ends_run=True)
