@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from astraflow.cli.inspection.report_viewer import report_json
+from astraflow.cli.output import json_text
 from astraflow.cli.recipes import fleet_form
 from astraflow.cli.recipes.form import recipe_form
 from astraflow.contract.fleet.instances import Instance, InstanceState, LaunchId
@@ -81,7 +81,7 @@ def test_a_metric_of_nodes_is_declared_once_and_reaches_openmetrics_cli_and_mcp(
     family = families["astraflow_node_gpu_temperature_kelvins"]
     assert (family.documentation, family.samples[0].value) == (TEMPERATURE.meaning, 341.5)
 
-    (reported,) = json.loads(report_json(report))["nodes"]
+    (reported,) = json.loads(json_text(report))["nodes"]
     assert reported["gauges"] == {"gpu_temperature": 341.5}
 
     snapshot = Snapshot(at=1000.0, fleet=fleet_status(), report=report, instances=(instance(node),))

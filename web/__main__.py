@@ -1,19 +1,21 @@
 """`python -m web`: the web process. Prints `ready URL`; the file `login-link` holds a link that logs in once.
 
-The output of a process ends up in log files, which must not contain a login link: it is printed to a terminal only.
+Log files must not contain a login link: it is printed to a terminal, and to a pipe for a page on loopback.
 """
 
 import argparse
 import asyncio
 import gc
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime import logs
-from astraflow.runtime.service import run_process
+from astraflow.runtime.http.hosts import may_show_link
+from astraflow.runtime.service import FOLLOW_PARENT, run_process
 from web.accounts.login_links import address_of, write_link
 from web.database.db import DATABASE_URL_VARIABLE
 from web.process_settings import Settings
@@ -131,8 +133,13 @@ def _settings(options: argparse.Namespace) -> Settings:
 def _print_ready(directory: Path, link: str) -> None:
     write_link(directory, link)
     print(f"ready {address_of(link)}", flush=True)  # noqa: T201 (the parent process waits for it)
-    if sys.stdout.isatty():
-        print(f"log in, once, at {link}", flush=True)  # noqa: T201 (for the person at the terminal)
+    if FOLLOW_PARENT in os.environ:
+        return  # the run prints the link
+    if may_show_link(link, sys.stdout):
+        print(f"log in, once, at {link}", flush=True)  # noqa: T201 (for a person)
+    else:
+        command = shlex.join(["astraflow", "login-link", str(directory)])
+        print(f"`{command}` prints a login link", file=sys.stderr, flush=True)  # noqa: T201 (for a person)
 
 
 if __name__ == "__main__":

@@ -27,14 +27,16 @@ def console() -> Console:
 
 
 def show(value: T, render: Callable[[T], RenderableType], *, as_json: bool) -> None:
-    """Prints a value as one line of JSON, or as `render` shows it. Texts are never interpreted as markup.
-
-    Values are those of dataclasses, enums, mappings and sequences; numbers that are not finite become null.
-    """
+    """Prints a value as one line of JSON, or as `render` shows it. Texts are never interpreted as markup."""
     if as_json:
-        print(to_json(value, inf_nan_mode="null", fallback=_json_value).decode())  # noqa: T201 (machine-readable output)
+        print(json_text(value), flush=True)  # noqa: T201 (machine-readable output)
     else:
         console().print(render(value), crop=False)
+
+
+def json_text(value: object) -> str:
+    """Returns JSON of dataclasses, enums, mappings and sequences; numbers that are not finite become null."""
+    return to_json(value, inf_nan_mode="null", fallback=_json_value).decode()
 
 
 def _json_value(value: object) -> object:

@@ -49,7 +49,7 @@ def request_and_follow(endpoint: RunEndpoint, name: str, versions: Sequence[str]
 
 def round_table(rounds: Iterable[EvaluationReport]) -> Table:
     """Returns the rounds with their scores, a row for each policy."""
-    table = Table("evaluation", "round", "state", "samples", "masked", "policy", "version", "scores")
+    table = Table("evaluation", "round", "state", "samples", "policy", "version", "scores")
     for report in rounds:
         for policy, version in report.versions.items():
             policy_scores = [score for score in report.scores if score.policy == policy]
@@ -61,8 +61,7 @@ def round_table(rounds: Iterable[EvaluationReport]) -> Table:
                 report.flow,
                 str(report.round or "—"),
                 report.state.value,
-                f"{report.done}/{report.total}",
-                str(report.masked),
+                f"{report.done}/{report.total}" + (f", {report.masked} masked" if report.masked else ""),
                 policy,
                 str(version),
                 scores_text or "—",

@@ -1,17 +1,20 @@
 """Report of a run in the terminal as tables, live or once, or as JSON."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+import math
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from datetime import datetime
 
-from pydantic import TypeAdapter
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
 from astraflow.cli.evaluation.rounds import round_table
-from astraflow.cli.inspection.screen import number, share, size
-from astraflow.cli.output import Table
+from astraflow.cli.inspection.screen import PLAIN_EVERY_S, number, progress_lines, share, size
+from astraflow.cli.inspection.trends import Trend, read_trends, trend_table
+from astraflow.cli.output import Table, show
+from astraflow.cli.output import console as output_console
 from astraflow.cli.run_endpoints import RunEndpoint
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import AstraFlowError
@@ -25,13 +28,15 @@ from astraflow.runtime.service import run_process, run_until
 def view(endpoint: RunEndpoint, *, once: bool, as_json: bool) -> int:
     """Shows the reports of the run until stopped, or one report; returns the exit code."""
     logs.configure(level="ERROR")
-    console = Console(highlight=False)
+    console = output_console()
 
     async def main(stop: asyncio.Event) -> None:
         async with endpoint.dial() as link:
-            report = await ControlPlaneClient(link).report()  # fails at once for a wrong address or token
+            client = ControlPlaneClient(link)
+            report = await client.report()  # fails at once for a wrong address or token
+            trends = await read_trends(client, report) if once and not as_json else ()
         if once:
-            _print(console, report, as_json=as_json)
+            show(report, lambda report: report_tables(report, trends), as_json=as_json)
         elif as_json or not console.is_terminal:
             await run_until(stop, _follow_plainly(endpoint, console, as_json=as_json), drain=_no_drain)
         else:
@@ -40,8 +45,8 @@ def view(endpoint: RunEndpoint, *, once: bool, as_json: bool) -> int:
     return run_process(main)
 
 
-def report_tables(report: Report) -> Group:
-    """Returns a report as tables: policies, flows, nodes, evaluations and recent events."""
+def report_tables(report: Report, trends: Sequence[Trend] = ()) -> Group:
+    """Returns a report as tables: policies, flows, nodes, evaluations, recent events, and the course of the run."""
     head = Text(f"{report.run}, up {report.uptime_s:.0f} s", style="bold")
     simulated = [Text(f"simulated: {', '.join(report.simulated)}", style="yellow")] if report.simulated else []
     durability_notes = (
@@ -54,26 +59,45 @@ def report_tables(report: Report) -> Group:
         for event in report.events[-5:]
     ]
     evaluations = [round_table(report.evaluations)] if report.evaluations else []
-    return Group(
-        head, *simulated, *durability_notes, _streams(report), _flows(report), _nodes(report), *evaluations, *events
-    )
+    course = [trend_table(trends)] if trends else []
+    tables = [*course, _streams(report), _flows(report), _nodes(report), *evaluations]
+    spaced = [part for table in tables for part in (table, Text(""))]
+    return Group(head, *simulated, *durability_notes, *spaced, *events)
 
 
 async def _follow_live(endpoint: RunEndpoint, console: Console) -> None:
+    trends: tuple[Trend, ...] = ()
+    read_at = -math.inf
     with Live(console=console, auto_refresh=False) as live:
         async with aclosing(reports(endpoint)) as following:
             async for report in following:
-                content = _unreachable_line(report) if isinstance(report, AstraFlowError) else report_tables(report)
-                live.update(content, refresh=True)
+                if isinstance(report, AstraFlowError):
+                    live.update(_unreachable_line(report), refresh=True)
+                    continue
+                if report.at >= read_at + TRENDS_EVERY_S:
+                    async with endpoint.dial() as link:
+                        trends, read_at = await read_trends(ControlPlaneClient(link), report), report.at
+                live.update(report_tables(report, trends), refresh=True)
 
 
 async def _follow_plainly(endpoint: RunEndpoint, console: Console, *, as_json: bool) -> None:
+    """Prints each report as JSON; otherwise a line for the latest step, at most every five seconds, and every minute
+    without a step."""
+    printed_at, printed_steps = -math.inf, -1
     async with aclosing(reports(endpoint)) as following:
         async for report in following:
-            if not isinstance(report, AstraFlowError):
-                _print(console, report, as_json=as_json)
-            elif not as_json:
-                console.print(_unreachable_line(report))
+            if isinstance(report, AstraFlowError):
+                if not as_json:
+                    console.print(_unreachable_line(report))
+                continue
+            steps = sum(stream.training.steps for stream in report.streams)
+            passed_s = report.at - printed_at
+            if as_json:
+                show(report, report_tables, as_json=True)
+            elif passed_s >= (PLAIN_EVERY_S if steps != printed_steps else 60.0):
+                printed_at, printed_steps = report.at, steps
+                for line in progress_lines(report):
+                    console.print(Text(f"{datetime.fromtimestamp(report.at).astimezone():%H:%M:%S}  {line}"))
 
 
 async def _no_drain() -> None:
@@ -82,18 +106,6 @@ async def _no_drain() -> None:
 
 def _repeats_suffix(event: Event) -> str:
     return f" ({event.repeats + 1} times within a minute)" if event.repeats else ""
-
-
-def report_json(report: Report) -> str:
-    """Returns the whole report as a JSON object; numbers that are not finite become null."""
-    return TypeAdapter(Report).dump_json(report).decode()
-
-
-def _print(console: Console, report: Report, *, as_json: bool) -> None:
-    if as_json:
-        console.out(report_json(report))
-    else:
-        console.print(report_tables(report))
 
 
 def _unreachable_line(problem: AstraFlowError) -> Text:
@@ -129,9 +141,10 @@ def _flows(report: Report) -> Table:
 
 def _nodes(report: Report) -> Table:
     figures = ("running", "rollouts/s", "tokens/s")
-    table = Table("node", "engine", "state", *figures, "versions", "full", "deltas", right=figures, wrapped=())
+    table = Table("node", "engine", "state", *figures, "versions", "fetched", right=(*figures, "fetched"), wrapped=())
     for node in report.nodes:
         if node.state is not NodeState.GONE:
+            fetched = sum(node.counters.get(f"weight_bytes_{kind}", 0) for kind in ("full", "delta"))
             table.add(
                 node.facts.name,
                 node.facts.engine,
@@ -140,13 +153,14 @@ def _nodes(report: Report) -> Table:
                 f"{node.episodes_per_s:.1f}",
                 f"{node.tokens_per_s:.0f}",
                 ", ".join(f"{policy} {version}" for policy, version in node.versions.items()) or "—",
-                size(node.counters.get("weight_bytes_full", 0)),
-                size(node.counters.get("weight_bytes_delta", 0)),
+                size(fetched),
             )
     return table
 
 
 RETRY_S = 0.5
+TRENDS_EVERY_S = 10.0
+"""Interval at which the course of the run is read again. Seconds."""
 
 
 async def reports(endpoint: RunEndpoint) -> AsyncGenerator[Report | AstraFlowError, None]:

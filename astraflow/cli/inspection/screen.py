@@ -41,11 +41,6 @@ class Screen:
         if self._live:
             self._live.stop()
 
-    @property
-    def is_terminal(self) -> bool:
-        """True if the output is a terminal and not a log file."""
-        return self._console.is_terminal
-
     def print_message(self, message: str, *, style: str = "") -> None:
         """Prints a permanent line."""
         self._console.print(Text(message, style=style), soft_wrap=True)

@@ -38,7 +38,7 @@ from astraflow.dataflow.reporting.failures import FAILING_S, TotalFailure
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import snapshot
 from astraflow.runtime import logs
-from astraflow.runtime.http.hosts import is_loopback
+from astraflow.runtime.http.hosts import is_loopback, may_show_link
 from astraflow.runtime.service import EXIT_FAILED, flattened_errors, make_files_private, run_process, run_until
 from astraflow.wire.channel import authority_client_tls
 
@@ -236,10 +236,11 @@ class LocalRun:
             )
 
     def _page(self, address: str) -> str:
-        """Returns the address of the page: a login link for a terminal, but none where it would end in a log file."""
-        if not self._screen.is_terminal:
-            return f"{address} (`astraflow login-link {self._directory.path}` prints a login link)"
-        return page_link(self._directory.state_directory(WEB)) or address
+        """Returns the login link of the page, or its address with the command for a link."""
+        link = page_link(self._directory.state_directory(WEB))
+        if link and may_show_link(link, sys.stdout):
+            return link
+        return f"{address} (`astraflow login-link {self._directory.path}` prints a login link)"
 
     def _on_event(self, event: ProcessEvent) -> None:
         program, message = event.program, event.message

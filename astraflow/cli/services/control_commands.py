@@ -1,8 +1,5 @@
 """Commands that run a role of the control plane: the web page, the fleet service and the maintainer."""
 
-import os
-import shlex
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -110,12 +107,7 @@ def web(
     """
     from astraflow.cli.services.control_processes import run_web
     from astraflow.runtime.folders.run_folders import home
-    from astraflow.runtime.service import FOLLOW_PARENT
 
-    # A terminal gets the link itself, and a run prints a line of its own. Standard output has only the line `ready`.
-    if not sys.stdout.isatty() and FOLLOW_PARENT not in os.environ:
-        location = f" {shlex.quote(str(directory))}" if directory else ""
-        typer.echo(f"`astraflow login-link{location}` prints a login link once the page is ready", err=True)
     options = {
         "dataflow": dataflow,
         "all-runs": all_runs or not dataflow,

@@ -1,7 +1,10 @@
 """Host names and addresses: loopback checks, formatting and validation."""
 
 import ipaddress
+import os
 import re
+import stat
+from typing import TextIO
 from urllib.parse import unquote, urlsplit
 
 from astraflow.contract.errors import InvalidInput
@@ -55,6 +58,18 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def may_show_link(link: str, stream: TextIO) -> bool:
+    """Returns whether a login link may be written to a stream: to a terminal, and to a pipe if only this machine
+    reaches the page. A file would keep it for others to read."""
+    if stream.isatty():
+        return True
+    try:
+        is_pipe = stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+    except OSError:  # no file
+        return False
+    return is_pipe and is_loopback(urlsplit(link).hostname or "")
 
 
 def host_port(host: str, port: int) -> str:

@@ -88,18 +88,6 @@ def test_a_remote_page_gets_the_pin_and_the_credential_folder(serve: Serve, tmp_
     assert "--ca-hash" not in serve("--dataflow", "127.0.0.1:7001")
 
 
-def test_without_a_terminal_the_command_for_a_login_link_is_printed_except_below_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "execve", lambda *_: None)
-    directory = tmp_path / "my page"
-    command = ["serve", "web", "--directory", str(directory)]
-    assert f"astraflow login-link '{directory}'" in CliRunner().invoke(app, command).stderr
-    assert "`astraflow login-link`" in CliRunner().invoke(app, ["serve", "web"]).stderr
-    monkeypatch.setenv("ASTRAFLOW_FOLLOW_PARENT", "1")
-    assert "login-link" not in CliRunner().invoke(app, command).stderr
-
-
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_a_service_without_its_packages_names_its_extra(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("fastapi", "sqlmodel"):
