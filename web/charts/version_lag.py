@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from astraflow.contract.ids import PolicyId
-from web.charts.chart_data import TABLE_ROWS
+from web.charts.panels import VERSION_LAG, Panel
 from web.charts.scales import WIDTH, Window
+from web.charts.tables import TABLE_ROWS
 from web.components import formats
 from web.components.downloads import Sheet
 from web.history.points import MAX_CHARTED_NODES, Point
@@ -47,6 +48,20 @@ def version_lag(policy: PolicyId, points: Sequence[Point], window: Window, *, bo
     return tuple(
         node_lag_row(name, [(point.at, point.lags.get(policy, {}).get(name)) for point in shown], window, bound=bound)
         for name in names
+    )
+
+
+def version_lag_panel(bound: int) -> Panel:
+    """Returns the chart with a strip for each node: ready nodes that are farthest behind first. bound: staleness."""
+    return Panel(
+        name=VERSION_LAG,
+        label="Versions each node is behind the trainer",
+        series=(),
+        format="lag",
+        form="strips",
+        limit=bound,
+        height=184,
+        reason="No node serves a version yet",
     )
 
 

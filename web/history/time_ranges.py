@@ -2,6 +2,7 @@
 
 ?range=1h                     the last hour, moving
 ?from=1800000000&to=...       fixed: Unix seconds, or a UTC time as in a form's date field
+?x=step&from=5&to=90          a range of steps (tokens, episodes), which the charts' scripts apply to all of the time
 """
 
 from collections.abc import Mapping
@@ -50,8 +51,11 @@ def range_from(query: Mapping[str, str]) -> TimeRange:
     (21600.0, '15m')
     >>> range_from({"from": "100", "to": "1970-01-01T00:05"}).query
     {'from': '100', 'to': '300'}
+    >>> range_from({"x": "step", "from": "100", "to": "200"}).name
+    '15m'
     """
-    begin, end = _timestamp(query.get("from", "")), _timestamp(query.get("to", ""))
+    is_time = query.get("x", "time") == "time"
+    begin, end = (_timestamp(query.get(name, "")) if is_time else None for name in ("from", "to"))
     if begin is not None and end is not None and end - begin >= MIN_RANGE_S:
         return TimeRange(name=CUSTOM, duration_s=min(end - begin, MAX_RANGE_S), end=end)
     name = query.get("range", "")

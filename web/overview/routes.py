@@ -1,28 +1,22 @@
 """`/`: overview of the run. `/events/{ordinal}`: one event. `/charts/{name}`: one chart with its table."""
 
-from collections.abc import Mapping, Sequence
 from typing import Annotated
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from astraflow.client.control_plane import ControlPlaneClient
-from astraflow.contract.reports.diagnosis import fed_below
 from astraflow.contract.reports.queries import EventQuery
-from astraflow.contract.reports.report import Event, Report
-from web.charts import charts
-from web.charts.chart_data import as_table, chart_data, rows_of
-from web.charts.scales import span_of
+from astraflow.contract.reports.report import Event
+from web.charts import panels
+from web.charts.tables import as_table, rows_of
 from web.charts.version_lag import lag_table
 from web.components.events import EVENT_TOPICS
-from web.components.layout import PageSelection, page_selection
-from web.components.live_texts import LiveText
-from web.components.rendering import PageRenderer
+from web.components.layout import page_selection
 from web.events.details import EventDetails, event_details
-from web.history.points import Point
-from web.overview.balance import balance, published_versions
-from web.overview.views import chart_titles, draw_chart, overview
+from web.overview.views import chart_titles, overview, published_versions
 from web.requests.dependencies import (
     ControlDep,
     FleetDep,
@@ -33,7 +27,7 @@ from web.requests.dependencies import (
     StateDep,
     ViewerDep,
 )
-from web.requests.range_points import points_in_range
+from web.requests.range_points import HistorySource, points_in_range
 from web.requests.run_lookup import annotations_of
 from web.security.roles import Permission, needs
 from web.state.run_state import RunState
@@ -100,6 +94,7 @@ async def show(
         layout=frame,
         live_texts={**live_texts, **chart_titles(report, points, choice)},
         view=overview(report, points, choice, await annotations_of(state, control)),
+        samples=_samples(history, choice.policy),
         open=open_event,
         fault_injection_pools=fault_injection_pools,
         abouts=[(name, label) for name, (label, _) in EVENT_TOPICS.items()],
@@ -123,37 +118,26 @@ async def show_chart(
 ) -> Response:
     """Shows the chart in full width with its table."""
     report, choice = state.report, page_selection(state, request.query_params)
-    spec = charts.ALL_CHARTS.get(name)
-    if spec is None and name != charts.VERSION_LAG:
+    if name not in (*panels.ALL_CHARTS, panels.VERSION_LAG):
         raise HTTPException(404)
     frame = pages.layout(path=f"/charts/{name}", choice=choice)
     if report is None or choice.policy is None:
         return pages.page(request, "overview/waiting.html", page="overview", layout=frame)
     points = await points_in_range(history, choice)
-    if spec is None:
-        return _version_lag_page(request, pages, state, live_texts, report, points, choice)
-    rows, annotations = rows_of(points, choice.policy), state.annotation_log.annotations
-    heads, body = as_table(spec, rows)
-    window = span_of([at for at, _ in rows], choice.span)
+    rows = rows_of(points, choice.policy)
+    view = overview(report, points, choice, state.annotation_log.annotations)
+    is_lag = name == panels.VERSION_LAG
+    heads, body = lag_table(points, choice.policy) if is_lag else as_table(panels.ALL_CHARTS[name], rows)
     return pages.page(
         request,
         "overview/chart.html",
         page="overview",
         layout=frame,
         live_texts={**live_texts, **chart_titles(report, points, choice)},
-        spec=spec,
-        choice=choice,
-        points=chart_data(
-            choice.policy,
-            rows,
-            [spec],
-            sequences=[point.sequence for point in points if choice.policy in point.policies],
-            annotations=annotations,
-            is_moving=choice.span.is_moving,
-        ),
-        drawing=draw_chart(report, points, choice, name) if name in charts.LINE_CHARTS else None,
-        balance=balance(rows, window, annotations, fed_below=fed_below(report)),
-        published_versions=published_versions(rows, window) if name == charts.BALANCE.name else None,
+        view=view,
+        chart=view.charts[name],
+        samples=_samples(history, choice.policy),
+        published_versions=published_versions(rows) if name == "balance" else None,
         listed={
             version.version
             for weights in report.weights
@@ -165,25 +149,6 @@ async def show_chart(
     )
 
 
-def _version_lag_page(
-    request: Request,
-    pages: PageRenderer,
-    state: RunState,
-    live_texts: Mapping[str, LiveText],
-    report: Report,
-    points: Sequence[Point],
-    choice: PageSelection,
-) -> Response:
-    """Shows the version lag chart: the version that each node served over time."""
-    heads, body = lag_table(points, choice.policy or "")
-    return pages.page(
-        request,
-        "overview/versions.html",
-        page="overview",
-        layout=pages.layout(path=f"/charts/{charts.VERSION_LAG}", choice=choice),
-        live_texts={**live_texts, **chart_titles(report, points, choice)},
-        choice=choice,
-        view=overview(report, points, choice, state.annotation_log.annotations),
-        heads=heads,
-        rows=body,
-    )
+def _samples(history: HistorySource, policy: str) -> str:
+    """Returns the address of the samples of a step, to which the step is appended."""
+    return f"/runs/{history.recorder.run_id}/trajectories?policy={quote(policy)}&step="

@@ -7,9 +7,10 @@ from typing import Any
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports.diagnosis import fed_below
 from astraflow.contract.reports.report import FlowReport, Report, StreamReport
-from web.charts import charts, scales
-from web.charts.chart_data import chart_data, lags_over, rows_of
-from web.charts.version_lag import NodeLagRow, version_lag
+from web.charts import panels
+from web.charts.panels import Panel, PanelView, Row, panel_view
+from web.charts.tables import lags_over, points_json, rows_of
+from web.charts.version_lag import version_lag_panel
 from web.components import insights
 from web.components.events import EventRow, latest_events
 from web.components.fleet_texts import balance_insight
@@ -18,18 +19,10 @@ from web.components.live_texts import LiveText
 from web.components.pool_cards import SHOWN_POOLS, PoolCard, pool_cards
 from web.history.points import Point
 from web.history.time_ranges import DEFAULT_RANGE, TimeRange
-from web.overview.balance import BalanceChart, balance
 from web.state.annotations import Annotation
 
-SPARK_HEIGHT = 36
-SPARKS = {"wait": "wait", "ratio": "ratio", "nodes": "nodes", "price": "price"}
-"""Line of each chart that becomes its sparkline."""
-
-SPARK_ROWS = 100
-"""Points of a sparkline, which is about a hundred pixels wide."""
-
-LIVE_CHARTS = (*charts.CHARTS.values(), *(charts.ALL_CHARTS[name] for name in SPARKS), charts.BALANCE)
-"""Charts that the page's scripts redraw from live points."""
+SPARKS = ("wait", "ratio", "nodes", "price")
+"""Charts of which the first series becomes a line beside a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +34,11 @@ class Overview:
     span: TimeRange
     query: str
     """Query of links to the same policy and range."""
-    balance: BalanceChart
-    drawings: dict[str, charts.Drawing]
-    sparks: dict[str, charts.Drawing]
-    lag_rows: tuple[NodeLagRow, ...]
-    window_s: float
-    x_ticks: Sequence[tuple[float, str]]
+    charts: dict[str, PanelView]
+    """Charts by name."""
+    sparks: dict[str, PanelView]
     points: dict[str, Any]
-    """Data for the scripts, see `web.charts.chart_data`."""
+    """Table of the charts, see `web.charts.tables`."""
     flows: tuple[FlowReport, ...]
     pools: list[PoolCard]
     hidden_pools: int
@@ -65,32 +55,19 @@ def overview(
 ) -> Overview:
     """Builds the overview. The report must have the chosen policy."""
     stream = next(stream for stream in report.streams if stream.policy == choice.policy)
-    window, fed = scales.span_of([point.at for point in points], choice.span), fed_below(report)
     own = [point for point in points if stream.policy in point.policies]
     rows = rows_of(own, stream.policy)
-    lag_rows = version_lag(stream.policy, points, window, bound=stream.max_staleness)
-    drawings = {spec.name: _draw(spec, rows, window, report, stream) for spec in charts.CHARTS.values()}
+    views = {name: _view(panel, rows, report, stream) for name, panel in panels.ALL_CHARTS.items()}
+    views[panels.VERSION_LAG] = panel_view(version_lag_panel(stream.max_staleness), rows)
     cards = pool_cards(report)
     return Overview(
         policy=stream.policy,
         stream=stream,
         span=choice.span,
         query=choice.query,
-        balance=balance(rows, window, annotations, fed_below=fed),
-        drawings=drawings,
-        sparks={name: _draw(_spark(name), rows, window, report, stream) for name in SPARKS},
-        lag_rows=lag_rows,
-        window_s=choice.range_s,
-        x_ticks=scales.x_ticks(window),
-        points=chart_data(
-            stream.policy,
-            rows,
-            LIVE_CHARTS,
-            sequences=[point.sequence for point in own],
-            lags=lags_over(own, stream.policy, [lag_row.name for lag_row in lag_rows]),
-            annotations=annotations,
-            is_moving=choice.span.is_moving,
-        ),
+        charts=views,
+        sparks={name: _spark(views[name].panel, rows) for name in SPARKS},
+        points=overview_points(own, choice, annotations),
         flows=report.flows,
         pools=cards[:SHOWN_POOLS],
         hidden_pools=max(0, len(cards) - SHOWN_POOLS),
@@ -98,11 +75,21 @@ def overview(
     )
 
 
-def draw_chart(report: Report, points: Sequence[Point], choice: PageSelection, name: str) -> charts.Drawing:
-    """Draws one chart of a policy."""
-    stream = next(stream for stream in report.streams if stream.policy == choice.policy)
-    window = scales.span_of([point.at for point in points], choice.span)
-    return _draw(charts.ALL_CHARTS[name], rows_of(points, stream.policy), window, report, stream)
+def overview_points(
+    points: Sequence[Point], choice: PageSelection, annotations: Sequence[Annotation]
+) -> dict[str, Any]:
+    """Returns the table behind the charts of the overview. points: of the chosen policy."""
+    policy = choice.policy or PolicyId("")
+    return points_json(
+        policy,
+        rows_of(points, policy),
+        panels.ALL_CHARTS.values(),
+        sequences=[point.sequence for point in points],
+        span=choice.span,
+        lags=lags_over(points, policy),
+        annotations=annotations,
+        is_moving=choice.span.is_moving,
+    )
 
 
 def chart_titles(report: Report, points: Sequence[Point], choice: PageSelection) -> dict[str, LiveText]:
@@ -115,15 +102,25 @@ def chart_titles(report: Report, points: Sequence[Point], choice: PageSelection)
     return {**live_texts, f"fleet/balance/{choice.range}": LiveText(text=balance_insight(points))}
 
 
-def _draw(
-    spec: charts.ChartSpec, rows: Sequence[charts.Row], window: scales.Window, report: Report, stream: StreamReport
-) -> charts.Drawing:
-    return charts.draw(spec, rows, window, limit=charts.limit_of(spec, stream, fed_below=fed_below(report)))
+def _view(panel: Panel, rows: Sequence[Row], report: Report, stream: StreamReport) -> PanelView:
+    limit = panels.limit_of(panel, stream, fed_below=fed_below(report))
+    return panel_view(replace(panel, limit=limit), rows)
 
 
-def _spark(name: str) -> charts.ChartSpec:
-    spec = charts.ALL_CHARTS[name]
-    line = next(line for line in spec.lines if line.value == SPARKS[name])
-    return replace(
-        spec, lines=(replace(line, style="main", is_area=True),), height=SPARK_HEIGHT, server_drawn_rows=SPARK_ROWS
-    )
+def _spark(panel: Panel, rows: Sequence[Row]) -> PanelView:
+    return panel_view(replace(panel, series=panel.series[:1], bands=()), rows)
+
+
+def published_versions(rows: Sequence[Row]) -> list[tuple[int, float]]:
+    """Returns each published version and the time it was first seen (Unix seconds), newest first.
+
+    Of several versions published between two points only the last is listed.
+    """
+    versions: list[tuple[int, float]] = []
+    previous: float | None = None
+    for at, values in rows:
+        version = values.get("version")
+        if previous is not None and version is not None and version > previous:
+            versions.append((int(version), at))
+        previous = version
+    return versions[::-1]

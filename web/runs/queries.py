@@ -102,4 +102,5 @@ def _read_history(
 
 def time_range_from(query: Mapping[str, str]) -> TimeRange | None:
     """Returns the time range of an address; None for the whole run."""
-    return range_from(query) if query.get("range") or query.get("from") else None
+    span = range_from(query)
+    return span if query.get("range") or not span.is_moving else None

@@ -10,8 +10,8 @@ from pydantic import Field
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.reports.report import Report
 from astraflow.contract.training_metrics import training_metric
-from web.charts import charts
-from web.charts.chart_data import as_sheet, rows_of
+from web.charts import panels
+from web.charts.tables import as_sheet, rows_of
 from web.charts.version_lag import lag_sheet
 from web.components.downloads import FileFormat, sheet_response
 from web.components.layout import page_selection
@@ -38,7 +38,7 @@ Chart = Annotated[
     Query(
         max_length=80,
         pattern="^[A-Za-z0-9_.-]*$",
-        description=f"Chart whose series to return: {', '.join((*charts.ALL_CHARTS, charts.VERSION_LAG))}; of a run "
+        description=f"Chart whose series to return: {', '.join((*panels.ALL_CHARTS, panels.VERSION_LAG))}; of a run "
         f"also {TIMELINE}, a training metric, or {TRAINING} for all training metrics by step; empty for the series "
         "over time.",
     ),
@@ -137,7 +137,7 @@ async def series(
     """Returns a chart's series, or all series, as CSV or JSON with one row per time or step."""
     if run_id is not None:
         return await _of_run(request, index.shown(run_id), policy, chart, ending)
-    live_charts = (*charts.ALL_CHARTS, charts.VERSION_LAG)
+    live_charts = (*panels.ALL_CHARTS, panels.VERSION_LAG)
     if chart and chart not in live_charts:
         names = ", ".join(live_charts)
         raise HTTPException(
@@ -149,9 +149,9 @@ async def series(
             "cannot show the run: dataflow has not reported yet; try again in a few seconds", code="report.none_yet"
         )
     points = await points_in_range(history, choice)
-    if chart == charts.VERSION_LAG:
+    if chart == panels.VERSION_LAG:
         return sheet_response(lag_sheet(points, choice.policy), ending)
-    values = tuple(line.value for line in charts.ALL_CHARTS[chart].lines) if chart else (*VALUES, *FLEET_VALUES)
+    values = tuple(line.value for line in panels.ALL_CHARTS[chart].series) if chart else (*VALUES, *FLEET_VALUES)
     name = f"astraflow-{chart or 'series'}-{choice.policy}-{choice.range}".replace("/", "_").replace(":", "_")
     return sheet_response(as_sheet(name, rows_of(points, choice.policy), values), ending)
 

@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import io
+import json
 import re
 from pathlib import Path
 
@@ -15,10 +16,9 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.synthetic_run import hostile_record
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import parsed
+from web.charts import panels
 
 pytestmark = pytest.mark.anyio
-
-LOSS = "Node lost: n9. No heartbeat for 9 s; its tasks are requeued"
 
 
 @pytest.mark.long
@@ -36,24 +36,18 @@ async def test_the_overview_compares_capacity_with_demand_and_shows_the_cost(web
     assert figure("fleet/target") == ("", [3])
     assert figure("fleet/price_note") == ("", [4.0])
     assert figure("pool/local/share") == ("", [100])
-    chart = page.one("figure.balance")
+    chart = page.one("figure.wide")
     assert chart.one(".chart-insight").text == page.one("[data-live-text=fleet/balance/15m]").text != ""
-    assert chart.one("path.demand")["d"].startswith("M"), "the server draws the chart"
+    assert chart.one("polyline")["points"], "the server draws a line for pages without scripts"
+    assert len(chart.one(".legend").texts("output")) == 6
     assert re.match(r"\d+ node", page.one(".lag-histogram").one("svg")["aria-label"]), "the histogram has a text"
 
 
-async def test_before_the_first_step_the_chart_is_marked_as_unmeasured(fake: FakeControlPlane, tmp_path: Path) -> None:
-    fake.sequence = 3
-    async with (
-        fake.serving() as dataflow,
-        running_web(tmp_path, dataflow) as web,
-        web.logged_in() as client,
-    ):
-        await web.until_live(client, sequence=3)
+async def test_a_chart_names_the_reason_of_missing_values(web: RunningWeb) -> None:
+    async with web.logged_in() as client:
         page = parsed(await client.get("/"))
 
-    assert page.has("figure.balance[data-unmeasured]")
-    assert page.one("figure.balance").one(".unmeasured").text
+    assert page.one("figure.wide").one(".chart-reason").text == panels.ALL_CHARTS["balance"].reason != ""
 
 
 @pytest.mark.past_reports
@@ -66,10 +60,10 @@ async def test_the_files_of_the_chart_have_the_plotted_values(web: RunningWeb) -
         weights = parsed(await client.get("/weights"))
         other = parsed(await client.get("/charts/wait"))
 
-    assert as_csv[0] == ["time", "unix_s", "demand", "ready", "ordered", "aimed", "low", "high", "wait"]
+    assert as_csv[0] == ["time", "unix_s", "ready", "ordered", "low", "high", "aimed", "demand"]
     assert len(as_csv) - 1 == len(as_json) == 150
-    assert float(as_csv[-1][2]) == as_json[-1]["demand"] == 41.0
-    assert page.one("table").texts("th")[-1] == "trainer waits"
+    assert float(as_csv[-1][-1]) == as_json[-1]["demand"] == 41.0
+    assert page.one("table").texts("th")[-1] == "demand"
     assert page.one("table").rows()
     published = [(link["href"], link.text) for link in page.one(".publishes-list").all("a")]
     assert published[0] == ("/weights#version-solver-v131", "v131")
@@ -83,10 +77,11 @@ async def test_the_files_of_the_chart_have_the_plotted_values(web: RunningWeb) -
 async def test_a_decision_has_a_page_with_its_calculation_and_effect(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         await web.until_live(client, sequence=150)
-        annotations = parsed(await client.get("/")).one("svg.annotations").all("a.annotation.decision")
-        (pin,) = (annotation for annotation in annotations if annotation["data-ordinal"])
-        alone = parsed(await client.get(f"/events/{pin['data-ordinal']}"))
-        opened = parsed(await client.get(pin["href"]))
+        page = parsed(await client.get("/"))
+        marks = json.loads(page.one("#table-points").text)["annotations"]
+        ((ordinal, *_),) = (mark for mark in marks if mark[2] == "decision")
+        alone = parsed(await client.get(f"/events/{ordinal}"))
+        opened = parsed(await client.get(f"{page.one('.marks')['data-href']}{ordinal}"))
         missing = await client.get("/events/99999")
 
     for page in (alone, opened):
@@ -106,25 +101,25 @@ async def test_an_annotation_opens_its_drawer_by_pointer_and_by_keys(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
     async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
-        annotations = page.locator("a.annotation")
+        annotations = page.locator("a.mark")
         await expect(page.locator("html.has-script")).to_be_attached()
         await expect(annotations).to_have_count(2)
         drawer = page.get_by_role("complementary", name="Events")
-        await page.locator("a.annotation.decision").click()
+        await page.locator("a.mark.decision").click()
         await expect(drawer.get_by_role("heading", name="Target moved")).to_be_visible()
         await expect(drawer.get_by_role("link", name="Close")).to_be_focused()
         address = page.url
         assert "event=" in address
         await page.keyboard.press("Escape")
         await expect(drawer).to_be_hidden()
-        await expect(page.locator("a.annotation.decision")).to_be_focused()
+        await expect(page.locator("a.mark.decision")).to_be_focused()
         assert "event=" not in page.url
 
         await page.keyboard.press("ArrowRight")
-        await expect(page.locator("a.annotation.loss")).to_be_focused()
+        await expect(page.locator("a.mark.loss")).to_be_focused()
         await fake.advance()
         await expect(page.locator('[data-live-text="policy/solver/wait"]').first).to_be_visible()
-        await expect(page.locator("a.annotation.loss")).to_be_focused()
+        await expect(page.locator("a.mark.loss")).to_be_focused()
         await page.keyboard.press("Enter")
         await expect(drawer).to_contain_text("No heartbeat for 9 s")
 
@@ -140,41 +135,14 @@ async def test_a_live_annotation_is_added_to_the_chart_as_text(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
     async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
-        await expect(page.locator("a.annotation")).to_have_count(2)
+        await expect(page.locator("a.mark")).to_have_count(2)
         fake.synthetic_run.act(151, hostile_record("<b>n0</b>"))
         await fake.advance(3)
-        newest = page.locator('a.annotation.loss[data-ordinal="10000"]')
+        newest = page.locator('a.mark.loss[data-ordinal="10000"]')
         await expect(newest).to_have_attribute("aria-label", "Node lost: <b>n0</b>. <b>n0</b>")
         await newest.click()
         await expect(page.locator("#event-detail-title")).to_have_text("Node lost")
         assert complaints.heard == []
-
-
-@pytest.mark.long
-@pytest.mark.browser
-@pytest.mark.past_reports
-async def test_the_script_draws_the_chart_as_the_server_did(web: RunningWeb, chromium: Browser) -> None:
-    parts = "[...document.querySelectorAll('.balance [data-part]')].filter((part) => part.getAttribute('d'))"
-    labels = "pins => pins.map((pin) => pin.ariaLabel)"
-    drawn = f"{parts}.map((part) => [part.dataset.part, part.getAttribute('d')])"
-    async with logged_in_page(chromium, web.login_url, java_script_enabled=False) as (plain, _, context):
-        await plain.reload()
-        by_server = await plain.evaluate(drawn)
-        annotations = await plain.locator("a.annotation").evaluate_all(labels)
-        cookies = await context.cookies()
-    live = await chromium.new_context()
-    await live.add_cookies([{"name": c["name"], "value": c["value"], "url": web.address} for c in cookies])
-    page = await live.new_page()
-    await page.goto(web.address)
-    await expect(page.locator("html.has-script")).to_be_attached()
-    by_script = await page.evaluate(drawn)
-
-    assert dict(by_script).keys() == dict(by_server).keys()
-    assert {"demand", "ready", "edge", "band", "aimed", "fed", "waits", "published"} <= dict(by_script).keys()
-    assert by_script == by_server
-    assert await page.locator("a.annotation").evaluate_all(labels) == annotations
-    assert LOSS in annotations
-    await live.close()
 
 
 @pytest.mark.long
@@ -185,10 +153,11 @@ async def test_the_overview_fits_360_pixels_in_both_themes(web: RunningWeb, chro
     async with logged_in_page(chromium, web.login_url, viewport=narrow, color_scheme=theme) as (page, complaints, _):
         await expect(page.locator("html.has-script")).to_be_attached()
         assert await page.evaluate("document.documentElement.scrollWidth") == 360
-        box = await page.locator(".balance .plot").first.bounding_box()
+        await page.locator("figure.wide").scroll_into_view_if_needed()
+        box = await page.locator("figure.wide .u-over").bounding_box()
         assert box is not None
         assert box["width"] > 220
-        await page.locator("a.annotation.loss").click()
+        await page.locator("a.mark.loss").click()
         await expect(page.locator("#event-detail")).to_be_in_viewport()
         assert await page.evaluate("document.documentElement.scrollWidth") == 360
         assert complaints.heard == []
@@ -239,4 +208,4 @@ async def test_the_version_lag_chart_has_a_page_a_table_and_files(web: RunningWe
     assert len(lines) - 1 == len(rows) > 0
     assert {"node-a", "node-b"} >= {row["node"] for row in rows}
     assert page.one("table").rows()
-    assert len(page.all(".lag-row")) == len({row["node"] for row in rows})
+    assert json.loads(page.one("#table-points").text)["lags"].keys() == {row["node"] for row in rows}

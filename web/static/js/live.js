@@ -4,7 +4,8 @@ import { dataReceived, connectionLost, setPaused } from "./age.js";
 import { patchLiveTexts } from "./live_text.js";
 import { refill } from "./focus.js";
 import { updateMembers, watchedRows } from "./nodes.js";
-import { addAnnotations, addPoints, points, shownSequence } from "./points.js";
+import { addPoints as addOldPoints } from "./points.js";
+import { addAnnotations, addPoints, shownSequence, tableOf } from "./tables.js";
 
 const FIRST_DELAY_MS = 300;
 const MAX_DELAY_MS = 5000;
@@ -41,9 +42,10 @@ export function pause(button) {
 
 // Stores the shown time range in the address while the page is paused.
 function storeWindowInAddress(rangeS, range) {
-  if (!rangeS || !points.length) return;
+  const times = tableOf("points")?.columns.at ?? [];
+  if (!rangeS || !times.length) return;
   const address = new URL(location);
-  const end = Math.floor(points.at(-1).at * 1000) / 1000;
+  const end = Math.floor(times.at(-1) * 1000) / 1000;
   const wanted = isPaused ? { from: end - rangeS, to: end, range: null } : { from: null, to: null, range };
   for (const [name, value] of Object.entries(wanted)) {
     if (value === null) address.searchParams.delete(name);
@@ -104,6 +106,7 @@ function receive(message) {
   patchRegions(message.html);
   addAnnotations(message.annotations);
   addPoints(message.points);
+  addOldPoints(message.points);
   for (const name of message.changed) dispatch(`changed-${name}`);
   dispatch("live-frame");
 }

@@ -1,4 +1,4 @@
-"""Chart data for scripts: columns hold the same values as the points."""
+"""Tables of charts: columns hold the same values as the points."""
 
 from itertools import accumulate
 from typing import Any
@@ -9,16 +9,15 @@ from hypothesis import strategies as st
 
 from astraflow.contract.ids import PolicyId
 from tests.fakes.synthetic_run import SyntheticRun
-from web.charts import charts
-from web.charts.chart_data import chart_data, lags_over, rows_of, run_length_encoded
+from web.charts import panels
+from web.charts.tables import lags_over, points_json, rows_of, run_length_encoded
 from web.history.points import Series, rounded
-from web.overview.views import LIVE_CHARTS
 
 SOLVER = PolicyId("solver")
 
 
 def whole(column: list[Any]) -> list[Any]:
-    """Unpacks a column as `static/js/points.js` does."""
+    """Unpacks a column as `static/js/tables.js` does."""
     return [value for cell in column for value in ([cell[0]] * cell[1] if isinstance(cell, list) else [cell])]
 
 
@@ -34,35 +33,35 @@ def test_columns_hold_the_values_that_charts_draw() -> None:
     points = [point for second in range(100, 160) if (point := series.add(synthetic_run.report(second))) is not None]
     rows = rows_of(points, SOLVER)
 
-    columns = chart_data(
+    columns = points_json(
         SOLVER,
         rows,
-        LIVE_CHARTS,
+        panels.ALL_CHARTS.values(),
         sequences=[point.sequence for point in points],
-        lags=lags_over(points, SOLVER, ["a", "b", "gone"]),
+        lags=lags_over(points, SOLVER),
     )
 
     assert list(accumulate(whole(columns["sequence"]))) == [point.sequence for point in points]
     assert [at / 100 for at in accumulate(whole(columns["at"]))] == [round(point.at, 2) for point in points]
     for name, column in columns["columns"].items():
         assert whole(column) == [rounded(values[name]) for _, values in rows], name
-    assert {line.value for spec in LIVE_CHARTS for line in spec.lines} <= columns["columns"].keys()
+    drawn = {series.value for panel in panels.ALL_CHARTS.values() for series in panel.series}
+    assert drawn <= columns["columns"].keys()
     assert "loss" not in columns["columns"], "the page draws no such line"
     assert whole(columns["lags"]["a"]) == [point.lags[SOLVER]["a"] for point in points]
-    assert columns["lags"]["gone"] == [[None, 60]]
 
 
 def test_constant_values_are_packed() -> None:
-    rows: list[charts.Row] = [(float(at), {"wait": 0.25, "version": 3}) for at in range(900)]
+    rows: list[panels.Row] = [(float(at), {"wait": 0.25, "version": 3, "steps": 7}) for at in range(900)]
 
-    columns = chart_data(SOLVER, rows, [charts.CHARTS["wait"]], sequences=list(range(1, 901)))
+    columns = points_json(SOLVER, rows, [panels.CHARTS["wait"]], sequences=list(range(1, 901)))
 
-    assert columns["columns"] == {"version": [[3, 900]], "wait": [[0.25, 900]]}
+    assert columns["columns"] == {"steps": [[7, 900]], "version": [[3, 900]], "wait": [[0.25, 900]]}
     assert columns["sequence"] == [[1, 900]]
     assert columns["at"] == [0, [100, 899]]
 
 
 def test_a_page_without_points_has_empty_columns() -> None:
-    columns = chart_data(SOLVER, [], [charts.CHARTS["wait"]], sequences=[])
+    columns = points_json(SOLVER, [], [panels.CHARTS["wait"]], sequences=[])
 
     assert (columns["at"], columns["sequence"], columns["columns"]["wait"]) == ([], [], [])

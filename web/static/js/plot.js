@@ -1,0 +1,295 @@
+// Draws a panel of web/charts/panels.py with uPlot, while it is visible. Its colours are those of its legend's swatches.
+import { duration, lagText, nodeName, tickText, valueText } from "./formats.js";
+import { gestures, moveCursor, onCursor, pageCursor } from "./plotgestures.js";
+import { colour, drawMarks, textOfMarks } from "./plotmarks.js";
+import { columnsOf, smoothed } from "./plotdata.js";
+import { change, onSettings, settings } from "./plotcontrols.js";
+import { convert, onTables } from "./tables.js";
+
+const SHORTEST_S = 60;
+const LARGE_HEIGHT = 320;
+const FAINT = 0.3;
+
+const views = new Map(); // by figure
+const seen = new IntersectionObserver((entries) => entries.forEach(see), { rootMargin: "80px" });
+const sized = new ResizeObserver((entries) => entries.forEach(({ target }) => views.get(target.closest("figure"))?.resize()));
+let isPlanned = false;
+
+// Loads the library once; an exported page already has it.
+const library = globalThis.uPlot ? Promise.resolve() : new Promise((resolve, reject) => {
+  const script = document.createElement("script");
+  Object.assign(script, { src: new URL("../vendor/uPlot-1.6.32.iife.min.js", import.meta.url), onload: resolve, onerror: reject });
+  document.head.append(script);
+});
+
+onTables(() => drawLater(false));
+onSettings(() => drawLater(true));
+onCursor(() => views.forEach((view) => view.isSeen && view.read()));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawLater(true));
+new MutationObserver(() => drawLater(true)).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+
+function see({ target, isIntersecting }) {
+  const view = views.get(target);
+  if (!target.isConnected) return;
+  view.isSeen = isIntersecting;
+  if (isIntersecting) drawLater();
+}
+
+// Marks all charts as outdated, and draws the visible ones before the next frame. isNew: their settings changed.
+function drawLater(isNew = null) {
+  if (isNew !== null) views.forEach((view) => ((view.isDirty = true), (view.isNew ||= isNew)));
+  if (isPlanned) return;
+  isPlanned = true;
+  requestAnimationFrame(async () => {
+    await library;
+    isPlanned = false;
+    for (const [figure, view] of views) {
+      if (!figure.isConnected) views.delete(figure);
+      else if (view.isSeen && view.isDirty) view.draw();
+    }
+  });
+}
+
+export function plot(figure) {
+  const host = figure.querySelector("[data-part=plot]");
+  const reading = figure.querySelector(".reading");
+  const outputs = [...figure.querySelectorAll("[data-value]")];
+  const options = () => ({ ...JSON.parse(figure.dataset.options), isWhole: figure.matches(".enlarged") });
+  let u = null;
+  let shown = null; // what is drawn: see columnsOf
+  let current = null; // options that are drawn
+
+  const view = { isSeen: false, isDirty: true, isNew: true };
+
+  view.draw = () => {
+    current = options();
+    const next = columnsOf(current, settings.x);
+    if (!next) return;
+    const isSame = u && !view.isNew && next.kind === shown.kind && next.lines.length === shown.lines.length && next.lines.every((line, place) => line.value === shown.lines[place].value);
+    shown = next;
+    [view.isDirty, view.isNew] = [false, false];
+    const data = [shown.xs, ...shown.drawn, ...extra()];
+    if (isSame) u.setData(data);
+    else {
+      u?.destroy();
+      u = new uPlot(definition(), data, host);
+      figure.dataset.kind = shown.kind;
+      gestures(figure, u, handle);
+    }
+    figure.toggleAttribute("data-empty", shown.values.every((column) => column.every((value) => value === null || value === undefined)));
+    view.read();
+  };
+
+  view.resize = () => u && u.width !== host.clientWidth && u.setSize({ width: host.clientWidth, height: heightOf() });
+
+  // Shows the values at the page's cursor, else the latest ones.
+  view.read = () => {
+    if (!u || view.isDirty) return;
+    const at = pageCursor();
+    const x = at && convert(shown.table, at.kind, shown.kind, at.value);
+    const place = x === null || !shown.xs.length ? null : u.valToIdx(x);
+    const isInside = place !== null && x >= u.scales.x.min && x <= u.scales.x.max;
+    u.setCursor({ left: isInside ? u.valToPos(shown.xs[place], "x") : -10, top: isInside ? 0 : -10 }, false);
+    for (const output of outputs) output.textContent = valueText(valueAt(Number(output.dataset.value), isInside ? place : null), output.dataset.format);
+    if (current.form === "strips") u.redraw(false);
+    showReading(isInside ? place : null);
+  };
+
+  const handle = {
+    view,
+    columns: () => shown,
+    options: () => current,
+    move: (place) => moveCursor({ kind: shown.kind, value: shown.xs[place] }),
+    zoom: (from, to) => change({ zoom: { kind: shown.kind, from, to } }),
+    redraw: () => {
+      view.isNew = view.isDirty = true;
+      drawLater();
+    },
+    step: (place) => convert(shown.table, shown.kind, "step", shown.xs[place]),
+  };
+
+  const heightOf = () => (figure.matches(".enlarged") ? LARGE_HEIGHT : current.height);
+  const isHidden = (line) => settings.hidden.has(`${current.name}.${line.value}`);
+  const isSmooth = () => settings.smoothing > 0 && current.form === "lines" && !current.isBare;
+  const extra = () => (isSmooth() ? shown.values.map((column) => smoothed(column, settings.smoothing)) : []);
+
+  function valueAt(line, place) {
+    const column = shown.values[line] ?? [];
+    if (place !== null) return column[place] ?? column.slice(0, place).findLast((value) => value !== null && value !== undefined);
+    return column.findLast((value) => value !== null && value !== undefined);
+  }
+
+  function showReading(place) {
+    // Of small multiples, which are many, only the used one shows and announces the place of the cursor.
+    const isUsed = !figure.matches(".multiple:not(.enlarged)") || figure.matches(":hover, :focus-within");
+    if (place === null || !isUsed || !reading) {
+      if (reading) reading.textContent = "";
+      return;
+    }
+    const isMissing = shown.values.every((column) => (column[place] ?? null) === null);
+    reading.textContent = [xText(shown, place), isMissing ? current.reason : "", textOfMarks(u, shown, place)].filter(Boolean).join(" · ");
+    const half = reading.offsetWidth / 2;
+    const x = host.offsetLeft + u.over.offsetLeft + u.valToPos(shown.xs[place], "x");
+    reading.style.setProperty("--reading-x", `${Math.min(figure.clientWidth - half, Math.max(half, x))}px`);
+  }
+
+  function definition() {
+    const style = getComputedStyle(figure);
+    const ink = colour(figure, "--ink-3");
+    const font = `11px ${style.fontFamily}`;
+    const axis = { stroke: ink, font, ticks: { show: false }, grid: { stroke: colour(figure, "--grid"), width: 1 }, show: !current.isBare };
+    const isStrips = current.form === "strips";
+    const y = isStrips ? stripAxes(axis) : [{ ...axis, size: figure.matches(".multiple") ? 50 : 44, gap: 4, space: current.height > 100 ? 36 : 28, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : tickText(tick, current.format))) }];
+    return {
+      width: host.clientWidth,
+      height: heightOf(),
+      padding: current.isBare ? [2, 0, 2, 0] : [8, isStrips ? 0 : 22, 0, 0],
+      legend: { show: false },
+      cursor: { show: !current.isBare, y: false, points: { show: !isStrips, size: 7 }, drag: { x: true, y: false, setScale: false } },
+      scales: { x: { time: false, range: xRange }, y: isStrips ? { range: [0, Math.max(1, shown.lines.length)] } : yScale() },
+      axes: [{ ...axis, size: 22, gap: 2, space: 64, incrs: incrementsOf(shown.kind), values: (_, ticks, __, ___, step) => ticks.map((tick) => xTick(tick, shown.kind, step)) }, ...y],
+      series: [{}, ...shown.lines.map((line, place) => seriesOf(line, place, isSmooth() ? FAINT : 1)), ...(isSmooth() ? shown.lines.map((line, place) => seriesOf(line, place, 1)) : [])],
+      bands: bandsOf(),
+      hooks: {
+        drawClear: [() => isStrips && drawStrips()],
+        draw: [() => drawLimit(ink), () => current.isBare || drawMarks(figure, u, shown)],
+        setSelect: [(self) => self.select.width > 4 && (handle.zoom(self.posToVal(self.select.left, "x"), self.posToVal(self.select.left + self.select.width, "x")), self.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false))],
+      },
+    };
+  }
+
+  function xRange() {
+    const { zoom } = settings;
+    const [from, to] = zoom ? [zoom.from, zoom.to].map((end) => convert(shown.table, zoom.kind, shown.kind, end)) : [];
+    if ((from ?? to ?? null) !== null) return [from ?? shown.xs[0], to ?? shown.xs.at(-1)];
+    const { table, kind, xs } = shown;
+    if (kind === "time" && table.end) return [table.end - table.range, table.end];
+    const [first, last] = [xs[0] ?? 0, xs.at(-1) ?? 0];
+    return kind === "time" || kind === "elapsed" ? [Math.min(first, last - SHORTEST_S), last] : [first, Math.max(last, first + 1)];
+  }
+
+  function yScale() {
+    if (current.form === "shares") return { range: [0, 1] };
+    const known = shown.drawn.flat().filter((value) => value !== null && value !== undefined && value !== 0);
+    const isPositive = known.every((value) => value > 0);
+    const distribution = settings.isLog && known.length && !current.isBare ? { distr: isPositive ? 3 : 4, asinh: Math.min(...known.map(Math.abs)) } : {};
+    if (distribution.distr) return distribution;
+    return {
+      range: (_, low, high) => {
+        const ends = [low, high, current.limit, current.fromZero ? 0 : null].filter((end) => end !== null && end !== undefined);
+        const [bottom, top] = [Math.min(...ends), Math.max(current.atLeast ?? -Infinity, ...ends)];
+        if (!Number.isFinite(bottom) || !Number.isFinite(top)) return [0, current.atLeast ?? 1];
+        if (bottom === top) return [bottom - (Math.abs(bottom) / 10 || 1), top + (Math.abs(top) / 10 || 1)];
+        return current.fromZero && bottom === 0 ? [0, top * 1.05] : [bottom - (top - bottom) * 0.06, top + (top - bottom) * 0.06];
+      },
+    };
+  }
+
+  function seriesOf(line, place, alpha) {
+    const swatch = getComputedStyle(figure.querySelector(`[data-line="${place}"] .swatch`) ?? figure.querySelector(".swatch"));
+    const isShare = current.form === "shares";
+    const dash = swatch.getPropertyValue("--dash").trim();
+    return {
+      stroke: swatch.color,
+      fill: isShare ? undefined : filled(swatch) && alpha === 1 ? swatch.backgroundColor : undefined,
+      width: isShare || current.form === "strips" ? 0 : Number(swatch.getPropertyValue("--width")) || 1.75,
+      dash: dash ? dash.split(" ").map(Number) : undefined,
+      alpha,
+      show: !isHidden(line),
+      spanGaps: isShare,
+      paths: current.form === "strips" ? () => null : line.draw === "step" || line.isTotal ? uPlot.paths.stepped({ align: line.isTotal ? -1 : 1 }) : undefined,
+      points: current.form === "lines" && !current.isBare ? { size: 5 } : { show: false },
+    };
+  }
+
+  function bandsOf() {
+    const place = (value) => 1 + current.lines.findIndex((line) => line.value === value);
+    if (current.form === "shares")
+      return shown.lines.map((_, line) => ({ series: [line + 1, line], fill: getComputedStyle(figure.querySelector(`[data-line="${line}"] .swatch`)).backgroundColor })).map((band, line) => (line ? band : { ...band, series: [1, -1] })).filter(({ series }) => series[1] > 0);
+    return current.bands.map(([upper, lower], band) => ({ series: [place(upper), place(lower)], fill: getComputedStyle(figure.querySelector(`[data-band="${band}"]`)).backgroundColor }));
+  }
+
+  function drawLimit(ink) {
+    if (current.limit === null || current.form !== "lines" || current.isBare) return;
+    const y = u.valToPos(current.limit, "y", true);
+    const { left, width } = u.bbox;
+    u.ctx.save();
+    u.ctx.strokeStyle = ink;
+    u.ctx.lineWidth = uPlot.pxRatio;
+    u.ctx.setLineDash([uPlot.pxRatio, 4 * uPlot.pxRatio]);
+    u.ctx.stroke(new Path2D(`M${left} ${y}H${left + width}`));
+    u.ctx.restore();
+  }
+
+  // Axes of a chart with a strip for each node: names at the left, lags at the cursor at the right.
+  function stripAxes(axis) {
+    const at = () => u?.cursor.idx ?? null;
+    const rows = { ...axis, grid: { show: false }, splits: () => shown.lines.map((_, row) => shown.lines.length - row - 0.5), size: 84, gap: 6 };
+    const cut = (name) => (name.length > 12 ? `${name.slice(0, 11)}…` : name);
+    return [
+      { ...rows, values: () => shown.lines.map(({ label }) => cut(nodeName(label))) },
+      { ...rows, side: 1, size: 66, values: () => shown.lines.map((_, row) => lagText((at() === null ? shown.values[row].at(-1) : shown.values[row][at()]) ?? undefined)) },
+    ];
+  }
+
+  function drawStrips() {
+    const colours = [...figure.querySelectorAll(".swatch.lag")].map((swatch) => getComputedStyle(swatch).backgroundColor);
+    const { left, top, width, height } = u.bbox;
+    const tall = height / shown.lines.length;
+    u.ctx.save();
+    u.ctx.beginPath();
+    u.ctx.rect(left, top, width, height);
+    u.ctx.clip();
+    shown.values.forEach((lags, row) => {
+      for (let begin = 0, end; begin < lags.length; begin = end) {
+        for (end = begin + 1; end < lags.length && lags[end] === lags[begin]; ) end += 1;
+        if ((lags[begin] ?? null) === null) continue;
+        const level = lags[begin] === 0 ? 0 : lags[begin] <= current.limit ? 1 : 2;
+        const [from, to] = [shown.xs[begin], shown.xs[Math.min(end, lags.length - 1)]].map((x) => u.valToPos(x, "x", true));
+        u.ctx.fillStyle = colours[level];
+        u.ctx.fillRect(from, top + tall * row + tall * (level === 1 ? 0.4 : 0.15), Math.max(1, to - from), tall * (level === 1 ? 0.45 : 0.7));
+      }
+    });
+    u.ctx.restore();
+  }
+
+  figure.querySelectorAll("button[data-line]").forEach((button) => {
+    button.disabled = false;
+    const show = () => button.setAttribute("aria-pressed", String(!isHidden({ value: button.dataset.name })));
+    current = options();
+    onSettings(show);
+    show();
+    button.addEventListener("click", () => {
+      const [key, hidden] = [`${current.name}.${button.dataset.name}`, new Set(settings.hidden)];
+      if (!hidden.delete(key)) hidden.add(key);
+      change({ hidden });
+    });
+  });
+  views.set(figure, view);
+  sized.observe(host);
+  seen.observe(figure);
+}
+
+const filled = (style) => !/^rgba\(0, 0, 0, 0\)$|transparent/.test(style.backgroundColor);
+
+function xText({ kind, xs, table }, place) {
+  const x = xs[place];
+  const steps = kind !== "step" && table.kinds.step ? convert(table, kind, "step", x) : null;
+  const step = steps === null ? "" : `step ${valueText(Math.round(steps), "count")}`;
+  if (kind === "time") return [new Date(x * 1000).toLocaleTimeString(), step].filter(Boolean).join(" · ");
+  if (kind === "elapsed") return [duration(x), step].filter(Boolean).join(" · ");
+  return kind === "step" ? `step ${valueText(Math.round(x), "count")}` : [valueText(x, kind), step].filter(Boolean).join(" · ");
+}
+
+function xTick(tick, kind, step) {
+  if (kind === "elapsed") return tick ? duration(tick) : "start";
+  if (kind !== "time") return tickText(tick, "count");
+  const at = new Date(tick * 1000);
+  if (step >= 86400) return at.toLocaleDateString([], { month: "short", day: "numeric" });
+  return at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", ...(step < 60 ? { second: "2-digit" } : {}), hourCycle: "h23" });
+}
+
+function incrementsOf(kind) {
+  if (kind === "time" || kind === "elapsed") return [1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800];
+  return [1, 2, 5].flatMap((unit) => Array.from({ length: 13 }, (_, power) => unit * 10 ** power)).sort((a, b) => a - b);
+}

@@ -1,0 +1,118 @@
+// Tables behind the page's charts: columns of numbers as web/charts/tables.py sends them. The live feed appends rows.
+const MAX_ROWS = 4000;
+const FETCH_EVERY_MS = 2000;
+const tables = new Map(); // by id; null while the page has no such table
+const listeners = new Set();
+let timer = null;
+
+// Returns a table: { kinds, length, columns: {name: numbers}, lags: {node: numbers}, annotations, range, end }, or null.
+export function tableOf(id) {
+  if (!tables.has(id)) tables.set(id, parsed(document.getElementById(`table-${id}`)));
+  return tables.get(id);
+}
+
+export function onTables(listener) {
+  listeners.add(listener);
+}
+
+// Returns the newest sequence that the page shows: of its last live point, or of the report it was rendered from.
+export function shownSequence(rendered) {
+  const table = tableOf("points");
+  return table?.isLive && table.length ? table.columns.sequence.at(-1) : rendered;
+}
+
+// Appends points of live frames: [sequence, at, {policy: {v: values, l: lags}}, fleet values].
+export function addPoints(rows) {
+  const table = tableOf("points");
+  if (!table?.isLive) return;
+  const newer = rows.filter(([sequence, , policies]) => sequence > shownSequence(0) && policies[table.policy]);
+  for (const [sequence, at, policies, fleet] of newer) {
+    const own = policies[table.policy];
+    const row = { sequence, at };
+    table.values.forEach((name, place) => (row[name] = own.v[place]));
+    table.fleetValues.forEach((name, place) => (row[name] = fleet[place]));
+    append(table, row, own.l);
+  }
+  if (newer.length) tell();
+}
+
+export function addAnnotations(rows) {
+  const table = tableOf("points");
+  const newest = table?.annotations?.at(-1)?.[0] ?? -1;
+  if (table?.isLive) table.annotations.push(...rows.filter(([ordinal]) => ordinal > newest));
+}
+
+// Converts a place on one kind of x axis to another; null beyond the rows, and without such a column.
+export function convert(table, from, to, value) {
+  if (from === to || value === null) return value;
+  const [xs, ys] = [from, to].map((kind) => table.columns[table.kinds[kind]]);
+  if (!xs || !ys) return null;
+  const next = xs.findIndex((x) => x >= value);
+  if (next < 0 || (next === 0 && xs[0] !== value)) return null;
+  if (next === 0 || xs[next] === value) return ys[next];
+  const share = (value - xs[next - 1]) / (xs[next] - xs[next - 1]);
+  return ys[next - 1] + share * (ys[next] - ys[next - 1]);
+}
+
+function append(table, row, lags = {}) {
+  for (const [name, column] of Object.entries(table.columns)) column.push(row[name] ?? null);
+  for (const name of Object.keys(lags)) table.lags[name] ??= Array(table.length).fill(null);
+  for (const [name, column] of Object.entries(table.lags)) column.push(lags[name] ?? null);
+  table.length += 1;
+  if (table.length <= MAX_ROWS) return;
+  for (const column of [...Object.values(table.columns), ...Object.values(table.lags)]) column.shift();
+  table.length -= 1;
+}
+
+function tell() {
+  listeners.forEach((listener) => listener());
+}
+
+function parsed(holder) {
+  if (!holder) return null;
+  const text = holder.textContent;
+  return { ...unpacked(JSON.parse(text)), holder, text };
+}
+
+function unpacked(sent) {
+  const every = (columns) => Object.fromEntries(Object.entries(columns).map(([name, packed]) => [name, column(packed)]));
+  const columns = { ...every(sent.columns), at: summed(column(sent.at)).map((at) => at / 100) };
+  if (sent.sequence) columns.sequence = summed(column(sent.sequence));
+  return { ...sent, kinds: Object.fromEntries(sent.kinds), columns, lags: every(sent.lags ?? {}), length: columns.at.length };
+}
+
+// Expands a run-length encoded column: items are a value or `[value, times]`.
+function column(packed) {
+  return packed.flatMap((item) => (Array.isArray(item) ? Array(item[1]).fill(item[0]) : [item]));
+}
+
+function summed(steps) {
+  let sum = 0;
+  return steps.map((step) => (sum += step));
+}
+
+// Fetches the new rows of tables with a source, such as the steps of a run, when its trainer ended a step.
+async function fetchRows() {
+  timer = null;
+  for (const table of [...tables.values()].filter((known) => known?.source)) {
+    const answer = await fetch(`${table.source}&after=${table.columns[table.kinds.step].at(-1) ?? 0}`);
+    if (!answer.ok) continue; // the next step repeats it
+    const more = unpacked(await answer.json());
+    if (Object.keys(more.columns).some((name) => !table.columns[name])) {
+      document.body.dispatchEvent(new CustomEvent("new-columns", { bubbles: true }));
+      return;
+    }
+    const names = Object.keys(table.columns);
+    more.columns.at.forEach((_, place) => append(table, Object.fromEntries(names.map((name) => [name, more.columns[name]?.[place]]))));
+    if (more.length) tell();
+  }
+}
+
+document.addEventListener("changed-training", () => (timer ??= setTimeout(fetchRows, FETCH_EVERY_MS)));
+document.addEventListener("htmx:after:swap", () => {
+  for (const [id, table] of tables) {
+    const holder = document.getElementById(`table-${id}`);
+    if (holder?.textContent !== table?.text) tables.delete(id);
+  }
+  tell();
+});
