@@ -75,6 +75,8 @@ class Run:
     """Time of the latest message of each policy's trainer, and why it waits, such as a full disk."""
     waiting_pulls: Counter[PolicyId] = field(default_factory=Counter, init=False)
     """Number of pulls that wait for a batch, by policy."""
+    pulled_at: dict[PolicyId, float] = field(default_factory=dict, init=False)
+    """Time of the first pull that has got no batch yet, by policy."""
     nodes_notifier: Notifier = field(default_factory=Notifier, init=False)
     """Notified when there may be tasks to lease, by node."""
     trainers_notifier: Notifier = field(default_factory=Notifier, init=False)

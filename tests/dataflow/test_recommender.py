@@ -45,16 +45,33 @@ def spec(**pool: Any) -> Spec:
     return Spec(options=SizerOptions(), pools={LOCAL: bounds})
 
 
-def course(second: int, *, nodes: int = NODES) -> Report:
+def course(second: int, *, nodes: int = NODES, step_s: int = 20) -> Report:
     """Returns a report of a run that needs 20 nodes: 0.1 groups of four per node and second, 20 groups in 10 s."""
     flow = replace(make.flow_report(issued=100, dropped=0), tasks_leased=0)
-    steps = second // 20
+    steps = second // step_s
     stream = make.stream_report(
         steps=steps, admitted=second, trained=20 * steps, wait_s=10.0 * steps, compute_s=10.0 * steps, publish_s=0.0
     )
     node_facts = {"episodes_done": 0.4 * second, "busy_s": float(second)}
     members = tuple(make.node_report(f"node-{n}.{n}", counters=node_facts) for n in range(nodes))
     return replace(make.report(stream, flows=(flow,), nodes=members), at=1000.0 + second)
+
+
+async def test_the_demand_is_known_with_the_third_step_and_while_the_kill_switch_is_on(tmp_path: Path) -> None:
+    slow_ticks = replace(spec(), options=SizerOptions(tick_s=60.0))
+    async with opened(tmp_path, config()) as (run, journal):
+        recommender = Recommender(slow_ticks, journal=journal, events=run.events)
+        for second in range(31):
+            recommender.observe(course(second, step_s=10))
+        (measured,) = recommender.latest
+        recommender.set_fleet_constraints(FleetConstraints(pools=(), is_kill_switch_on=True))
+        recommender.observe(course(31, step_s=10))
+        (held,) = recommender.latest
+
+    assert measured.inputs["demand_groups_per_s"] == pytest.approx(2.0)
+    assert held.reasons[0] is Reason.SWITCHED_OFF
+    assert held.inputs["demand_groups_per_s"] == measured.inputs["demand_groups_per_s"]
+    assert (held.target, held.limited_by) == (measured.target, (LimitInEffect.KILL_SWITCH,))
 
 
 @pytest.mark.long
@@ -65,9 +82,9 @@ async def test_a_changed_target_is_recorded_as_an_event(tmp_path: Path) -> None:
             recommender.observe(course(second))
         (advice,) = recommender.latest
         assert advice.target == 22
-        (moved,) = [event for event in run.events.latest(50) if event.kind.value == "target_moved"]
-        assert moved.subject == "local"
-        assert (moved.actor, moved.values["before"], moved.values["target"]) == ("sizer", 10, 22)
+        moves = [event for event in run.events.latest(50) if event.kind.value == "target_moved"]
+        assert {(event.subject, event.actor) for event in moves} == {("local", "sizer")}
+        assert [(event.values["before"], event.values["target"]) for event in moves] == [(10, 15), (15, 22)]
 
 
 async def test_a_limit_on_the_target_is_recorded_at_its_start_and_end(tmp_path: Path) -> None:

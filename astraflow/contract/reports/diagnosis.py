@@ -231,7 +231,7 @@ class Diagnosis:
     balance: CapacityBalance
     """Capacity and demand that it was derived from."""
     wait: float
-    """Share of a step that the trainer waits."""
+    """Share of a step that the trainer waits, a wait that goes on included."""
     publish_share: float
     """Share of a step that publishing takes."""
 
@@ -294,7 +294,7 @@ def diagnose(report: Report, policy: PolicyId, fleet: FleetStatus | None = None)
         severity=cause.severity,
         values={**_values(stream, balance), **more},
         balance=balance,
-        wait=stream.training.wait_fraction,
+        wait=stream.training.current_wait,
         publish_share=_publish_share(stream),
     )
 
@@ -327,7 +327,7 @@ def _candidates(
     if stream.training.steps == 0:
         has_batch = stream.groups.in_batch or stream.groups.buffered >= stream.batch_groups
         yield LimitingCause.FIRST_STEP if has_batch else LimitingCause.FIRST_BATCH, {}
-    if stream.training.wait_fraction <= fed_below(report):
+    if stream.training.current_wait <= fed_below(report):
         yield LimitingCause.FED, {}
     yield from _staleness(report, stream)
     yield from _outside_engines(report)
@@ -341,7 +341,7 @@ def _values(stream: StreamReport, balance: CapacityBalance) -> dict[str, Value]:
     training = stream.training
     return {
         "steps": training.steps,
-        "wait": training.wait_fraction,
+        "wait": training.current_wait,
         "buffered": stream.groups.buffered,
         "batch_groups": stream.batch_groups,
         "max_staleness": stream.max_staleness,
@@ -384,7 +384,7 @@ def _missing_nodes(
     is_short = balance.ratio is not None and balance.ratio < 1
     if not is_short or not balance.missing_nodes:
         return
-    is_waiting = stream.training.is_waiting or stream.training.wait_fraction > fed_below(report)
+    is_waiting = stream.training.is_waiting or stream.training.current_wait > fed_below(report)
     finding = "The trainer waits for rollouts" if is_waiting else "Rollouts fall behind the trainer"
     limits = _limits(report, fleet)
     if limits and balance.pending_nodes < balance.missing_nodes:

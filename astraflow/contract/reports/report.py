@@ -205,6 +205,10 @@ class StreamGroups:
         return self.buffered + self.in_batch + self.trained + sum(self.dropped.values())
 
 
+WAIT_STEPS = 10
+"""Steps of `TrainingReport.wait_fraction`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingReport:
     """Steps of one policy's trainer. Cumulative since the run began, over restarts."""
@@ -236,11 +240,24 @@ class TrainingReport:
     losses: tuple[float, ...] = ()
     """Loss of each of the latest 32 steps, newest last, of a policy that trains only on answers of data sets: its
     rewards are all 1. Empty for a policy that is rewarded."""
+    waiting_s: float = 0.0
+    """Time since the trainer pulled the batch that it waits for; 0 while it waits for none. Seconds."""
 
     @property
     def total_s(self) -> float:
         """Time of all steps: waiting, computing and publishing. Seconds."""
         return self.wait_s + self.compute_s + self.publish_s
+
+    @property
+    def current_wait(self) -> float:
+        """Share of step wall time blocked in `PullBatch`, over the last ten steps and a wait that goes on."""
+        if not self.steps:
+            return 0.0
+        step_s = self.total_s / self.steps
+        recent_s = WAIT_STEPS * step_s
+        open_s = max(0.0, self.waiting_s - step_s)  # a pull in advance waits for up to a step without blocking it
+        total_s = recent_s + open_s
+        return (self.wait_fraction * recent_s + open_s) / total_s if total_s > 0 else self.wait_fraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,6 +68,7 @@ class TrainerOperations:
         if is_advance:
             await self._run.journal.wait_durable()
         deadline = self._run.clock.now() + wait_s
+        self._run.pulled_at.setdefault(policy, self._run.clock.now())
         self._run.waiting_pulls[policy] += 1
         try:
             while True:
@@ -86,6 +87,7 @@ class TrainerOperations:
                         self._run.samples.set_batched(policy, fresh_groups, at=self._run.clock.wall())
                         self._run.nodes_notifier.notify()  # the groups of the batch make room for others
                     await self._run.journal.wait_durable()
+                    self._run.pulled_at.pop(policy, None)
                     return stream.deliver(served)
                 if not await subscription.wait(deadline - self._run.clock.now()):
                     return None

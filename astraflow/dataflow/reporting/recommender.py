@@ -8,6 +8,7 @@ from typing import Any
 from astraflow.contract.fleet.recommendations import FleetConstraints, PoolRecommendation, Reason
 from astraflow.contract.ids import PoolId
 from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.reports.capacity import measured_input
 from astraflow.contract.reports.report import Report
 from astraflow.contract.values import Json
 from astraflow.dataflow.history.events import Events
@@ -22,6 +23,9 @@ from astraflow.scaling.rule.state import SizerState
 
 FLEET_CONSTRAINTS_VALID_S = 60.0
 """Time for which constraints of the fleet service are valid; the service renews them every few seconds."""
+
+FIRST_STEPS = 3
+"""Steps after which the demand is measured at the next report, without waiting for the next tick. Count."""
 
 _PERSISTED_FIELDS = ("targets", "present_nodes", "trim", "node_groups_per_s", "breaker_until")
 """Fields of the sizer's state that a restart cannot measure again within minutes."""
@@ -73,7 +77,11 @@ class Recommender:
         spec = self.spec
         self._observer.observe(report, ordered_at=self._state.missing_since)
         is_new = {pool.id for pool in report.pools} - {recommendation.pool for recommendation in self._latest}
-        if report.at - self._tick_at < spec.tick_s and not is_new and not self._is_due:
+        is_early = report.at - self._tick_at < spec.tick_s and not is_new and not self._is_due
+        if is_early and measured_input(self._latest, "demand_groups_per_s") is not None:
+            return
+        if is_early and self._observer.measured_steps < FIRST_STEPS:
+            self._signals()  # begins the windows with the first finished tasks, so that the first measurement is sound
             return
         self._tick_at, self._is_due = report.at, False
         result = decide(self._signals(), spec, self._state)

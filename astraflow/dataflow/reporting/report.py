@@ -138,6 +138,7 @@ def _stream_report(run: Run, stream: Stream, *, now: float) -> StreamReport:
             metrics=dict(last),
             rewards=tuple(stream.history.rewards),
             losses=tuple(stream.history.losses) if not has_rewards else (),
+            waiting_s=now - run.pulled_at.get(stream.policy, now) if run.waiting_pulls[stream.policy] > 0 else 0.0,
         ),
         issue_headroom=stream.issue_headroom(),
         pace=stream.pace(),

@@ -71,8 +71,16 @@ class Observer:
         self._paused_at = (report.at if self._paused_at is None else self._paused_at) if is_paused else None
         self._report = report
 
+    @property
+    def measured_steps(self) -> int:
+        """Steps of the trainer of which most were measured, up to those that count."""
+        return max((len(tracker.steps) for tracker in self._trainers.values()), default=0)
+
     def signals(self) -> Signals:
-        """Returns the signals at the latest report. Call it once per tick. Raises: ValueError without a report."""
+        """Returns the signals at the latest report. Each call adds a snapshot to the windows.
+
+        Raises: ValueError without a report.
+        """
         report = self._report
         if report is None:
             raise ValueError("cannot derive signals: no report was observed; call observe() first")

@@ -13,7 +13,7 @@ from astraflow.scaling.rule.scale_up import COLD_START_SHARE
 
 def recommendation_of(pool: Pool, tick: Tick, before: int, digest: str) -> PoolRecommendation:
     """Returns the recommendation for a pool. before: its target at the previous tick."""
-    low, high = _band_nodes(pool, tick.balance)
+    low, high = _band_nodes(pool, _balance_of_rule(tick))
     members = {index for index, kind in enumerate(tick.signals.kinds) if kind.pool == pool.id}
     nodes = tick.signals.nodes
     own_nodes = {node for node, kind in zip(nodes.ids, nodes.kind, strict=True) if kind in members}
@@ -55,9 +55,14 @@ def _band_nodes(pool: Pool, balance: Balance | None) -> tuple[float, float]:
     return low, high
 
 
+def _balance_of_rule(tick: Tick) -> Balance | None:
+    """Returns the balance if the rule that decided uses it."""
+    return tick.balance if tick.rule == "sizer" else None
+
+
 def _figures(tick: Tick) -> dict[str, Value]:
     """Returns the figures of the reasons' texts that are no inputs."""
-    balance = tick.balance
+    balance = _balance_of_rule(tick)
     streams = tick.signals.streams
     stream = (
         balance.demand.stream

@@ -63,36 +63,18 @@ def decide(signals: Signals, spec: Spec, state: SizerState) -> SizerResult:
 
 def _update_targets(tick: Tick) -> None:
     signals, options = tick.signals, tick.spec.options
-    if tick.spec.is_kill_switch_on:
-        tick.reasons.append(Reason.SWITCHED_OFF)
-        tick.limited_by.append(LimitInEffect.KILL_SWITCH)
+    # The work of all nodes cannot be compared with the demand of all policies where some nodes serve only some.
+    demand = None if signals.partial_pools else demand_of(signals.streams)
+    if demand and tick.capacity.is_measured:
+        tick.balance = balance_of(
+            signals, tick.spec, tick.before, demand=demand, capacity=tick.capacity, pools=tick.pools
+        )
+    if _may_not_act(tick, usual_s=demand.compute_s if demand else 0.0):
         return
-    if signals.paused_s is not None:
-        _pause(tick)
-        return
-    if signals.partial_pools:
-        tick.reasons.append(Reason.PARTIAL_NODES)
-        return
-    demand = demand_of(signals.streams)
-    if _is_stale(tick, usual_s=demand.compute_s if demand else 0.0):
-        tick.reasons.append(Reason.STALE_INPUT)
-        return
-    if tick.capacity.is_stalled:
-        tick.reasons.append(Reason.STALLED)
-        return
-    if options.rule == "baseline" or not (demand and tick.capacity.is_measured):
+    if options.rule == "baseline" or tick.balance is None:
         _apply_baseline(tick, is_chosen=options.rule == "baseline")
         return
-    tick.balance = balance_of(signals, tick.spec, tick.before, demand=demand, capacity=tick.capacity, pools=tick.pools)
-    tick.after = replace(
-        tick.after,
-        ratios=tick.balance.ratios,
-        compute_s=tick.balance.compute_s,
-        uses_short_window=tick.capacity.uses_short_window,
-        node_groups_per_s=tick.capacity.usual_node_rate,
-    )
-    if tick.balance.ordered - tick.balance.ready > tick.balance.best_node_rate / 2:
-        tick.after = replace(tick.after, pending_at=tick.at)
+    _keep_measurement(tick, tick.balance)
     if tick.is_gated:
         tick.reasons.append(Reason.GATED)
     retire_replaced(tick, tick.balance)
@@ -102,6 +84,44 @@ def _update_targets(tick: Tick) -> None:
         trim_demand(tick, tick.balance)
     if not tick.reasons:
         tick.reasons.append(Reason.INSIDE_BAND)
+
+
+def _may_not_act(tick: Tick, *, usual_s: float) -> bool:
+    """Returns whether the targets stay as they are, or are those of a paused run. Measuring goes on meanwhile."""
+    if tick.spec.is_kill_switch_on:
+        tick.reasons.append(Reason.SWITCHED_OFF)
+        tick.limited_by.append(LimitInEffect.KILL_SWITCH)
+    elif tick.signals.paused_s is not None:
+        _pause(tick)
+    else:
+        held = _hold_reason(tick, usual_s=usual_s)
+        if held is not None:
+            tick.reasons.append(held)
+        return held is not None
+    if tick.balance is not None:
+        _keep_measurement(tick, tick.balance)
+    return True
+
+
+def _hold_reason(tick: Tick, *, usual_s: float) -> Reason | None:
+    """Returns why the measurements cannot be compared or trusted; None where they can."""
+    if tick.signals.partial_pools:
+        return Reason.PARTIAL_NODES
+    if _is_stale(tick, usual_s=usual_s):
+        return Reason.STALE_INPUT
+    return Reason.STALLED if tick.capacity.is_stalled else None
+
+
+def _keep_measurement(tick: Tick, balance: Balance) -> None:
+    tick.after = replace(
+        tick.after,
+        ratios=balance.ratios,
+        compute_s=balance.compute_s,
+        uses_short_window=tick.capacity.uses_short_window,
+        node_groups_per_s=tick.capacity.usual_node_rate,
+    )
+    if balance.ordered - balance.ready > balance.best_node_rate / 2:
+        tick.after = replace(tick.after, pending_at=tick.at)
 
 
 def _pause(tick: Tick) -> None:

@@ -618,6 +618,7 @@ class TrainingReport(_message.Message):
     METRICS_FIELD_NUMBER: _builtins.int
     REWARDS_FIELD_NUMBER: _builtins.int
     LOSSES_FIELD_NUMBER: _builtins.int
+    WAITING_S_FIELD_NUMBER: _builtins.int
     steps: _builtins.int
     redelivered: _builtins.int
     wait_s: _builtins.float
@@ -627,6 +628,7 @@ class TrainingReport(_message.Message):
     is_waiting: _builtins.bool
     reward_mean: _builtins.float
     tokens_mean: _builtins.float
+    waiting_s: _builtins.float
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
@@ -652,10 +654,11 @@ class TrainingReport(_message.Message):
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         rewards: _abc.Iterable[_builtins.float] | None = ...,
         losses: _abc.Iterable[_builtins.float] | None = ...,
+        waiting_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_s", b"compute_s", "is_waiting", b"is_waiting", "losses", b"losses", "metrics", b"metrics", "publish_s", b"publish_s", "redelivered", b"redelivered", "reward_mean", b"reward_mean", "rewards", b"rewards", "steps", b"steps", "tokens_mean", b"tokens_mean", "wait_fraction", b"wait_fraction", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_s", b"compute_s", "is_waiting", b"is_waiting", "losses", b"losses", "metrics", b"metrics", "publish_s", b"publish_s", "redelivered", b"redelivered", "reward_mean", b"reward_mean", "rewards", b"rewards", "steps", b"steps", "tokens_mean", b"tokens_mean", "wait_fraction", b"wait_fraction", "wait_s", b"wait_s", "waiting_s", b"waiting_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

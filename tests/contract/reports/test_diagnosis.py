@@ -275,3 +275,11 @@ def test_a_node_that_is_gone_does_not_count() -> None:
     report = state(ready=2)
     node: NodeReport = replace(report.nodes[0], id=NodeId("x.1"), state=NodeState.GONE)
     assert diagnose(replace(report, nodes=(node, *report.nodes)), SOLVER).balance.ready_nodes == 2
+
+
+def test_a_wait_that_goes_on_counts_before_its_step_has_ended() -> None:
+    training = make.stream_report(steps=20, wait_s=0.0, compute_s=20.0, publish_s=0.0, wait_fraction=0.0).training
+    assert training.current_wait == 0.0
+    assert replace(training, waiting_s=1.0).current_wait == 0.0, "a batch that is pulled in advance"
+    assert replace(training, waiting_s=11.0).current_wait == 0.5
+    assert diagnose(state(publish_s=0.0, waiting_s=60.0), SOLVER).cause is LimitingCause.UNEVEN
