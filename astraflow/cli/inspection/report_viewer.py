@@ -18,7 +18,9 @@ from astraflow.cli.output import console as output_console
 from astraflow.cli.run_endpoints import RunEndpoint
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.record_kinds import Severity
 from astraflow.contract.records import render
+from astraflow.contract.reports.diagnosis import LimitingCause, diagnose
 from astraflow.contract.reports.report import Event, NodeState, Report
 from astraflow.runtime import logs
 from astraflow.runtime.retries import TRANSIENT
@@ -38,7 +40,7 @@ def view(endpoint: RunEndpoint, *, once: bool, as_json: bool) -> int:
         if once:
             show(report, lambda report: report_tables(report, trends), as_json=as_json)
         elif as_json or not console.is_terminal:
-            await run_until(stop, _follow_plainly(endpoint, console, as_json=as_json), drain=_no_drain)
+            await run_until(stop, follow_plainly(endpoint, console, as_json=as_json), drain=_no_drain)
         else:
             await run_until(stop, _follow_live(endpoint, console), drain=_no_drain)
 
@@ -62,7 +64,7 @@ def report_tables(report: Report, trends: Sequence[Trend] = ()) -> Group:
     course = [trend_table(trends)] if trends else []
     tables = [*course, _streams(report), _flows(report), _nodes(report), *evaluations]
     spaced = [part for table in tables for part in (table, Text(""))]
-    return Group(head, *simulated, *durability_notes, *spaced, *events)
+    return Group(head, *simulated, *durability_notes, *_diagnoses(report), Text(""), *spaced, *events)
 
 
 async def _follow_live(endpoint: RunEndpoint, console: Console) -> None:
@@ -80,10 +82,11 @@ async def _follow_live(endpoint: RunEndpoint, console: Console) -> None:
                 live.update(report_tables(report, trends), refresh=True)
 
 
-async def _follow_plainly(endpoint: RunEndpoint, console: Console, *, as_json: bool) -> None:
+async def follow_plainly(endpoint: RunEndpoint, console: Console, *, as_json: bool) -> None:
     """Prints each report as JSON; otherwise a line for the latest step, at most every five seconds, and every minute
     without a step."""
     printed_at, printed_steps = -math.inf, -1
+    printed_limits: list[LimitingCause] = []
     async with aclosing(reports(endpoint)) as following:
         async for report in following:
             if isinstance(report, AstraFlowError):
@@ -96,8 +99,26 @@ async def _follow_plainly(endpoint: RunEndpoint, console: Console, *, as_json: b
                 show(report, report_tables, as_json=True)
             elif passed_s >= (PLAIN_EVERY_S if steps != printed_steps else 60.0):
                 printed_at, printed_steps = report.at, steps
-                for line in progress_lines(report):
-                    console.print(Text(f"{datetime.fromtimestamp(report.at).astimezone():%H:%M:%S}  {line}"))
+                limits = [diagnose(report, stream.policy).cause for stream in report.streams]
+                for line in (*progress_lines(report), *(_diagnoses(report) if limits != printed_limits else ())):
+                    console.print(Text.assemble(f"{datetime.fromtimestamp(report.at).astimezone():%H:%M:%S}  ", line))
+                printed_limits = limits
+
+
+_STYLES = {Severity.INFO: "green", Severity.WARNING: "yellow", Severity.CRITICAL: "red"}
+
+
+def _diagnoses(report: Report) -> list[Text]:
+    """Returns what limits each policy now, why, and what to do."""
+    diagnoses = [diagnose(report, stream.policy) for stream in report.streams]
+    several = len(diagnoses) > 1
+    return [
+        Text(
+            f"{f'{diagnosis.policy}: ' if several else ''}{diagnosis.headline}. {diagnosis.explanation}",
+            style=_STYLES[diagnosis.severity],
+        )
+        for diagnosis in diagnoses
+    ]
 
 
 async def _no_drain() -> None:

@@ -1,22 +1,28 @@
 import asyncio
+import io
 import json
 import signal
 import sys
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from astraflow.cli.inspection import report_viewer
 from astraflow.cli.inspection.report_viewer import report_tables
 from astraflow.cli.run_directory import RunDirectory
-from astraflow.cli.run_endpoints import find_run
-from astraflow.contract.errors import InvalidInput
+from astraflow.cli.run_endpoints import RunEndpoint, find_run
+from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
+from astraflow.contract.ids import PolicyId
 from astraflow.contract.record_kinds import RecordKind
-from astraflow.contract.reports.report import Event, NodeState
+from astraflow.contract.reports.diagnosis import diagnose
+from astraflow.contract.reports.report import Event, NodeState, Report
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
+from tests.fakes.synthetic_run import SyntheticRun
 
 
 def shown(*, width: int = 160, **parts: object) -> str:
@@ -113,3 +119,26 @@ def test_a_token_can_come_from_a_file_or_the_environment(tmp_path: Path, monkeyp
     file.write_text("\n")
     with raises_code(InvalidInput, "cli.empty_file"):
         find_run("h:1", "", file)
+
+
+@pytest.mark.anyio
+async def test_without_a_terminal_a_report_is_a_line_at_most_every_five_seconds_and_a_diagnosis_when_it_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = SyntheticRun()
+
+    async def recorded(_: RunEndpoint) -> AsyncGenerator[Report | AstraFlowError, None]:
+        for second in (60, 61, 64, 65, 66, 70):
+            yield replace(run.report(second), completion=None)
+        yield Unavailable("gone", code="service.unreachable")
+
+    monkeypatch.setattr(report_viewer, "reports", recorded)
+    console = Console(file=io.StringIO(), width=400)
+    assert isinstance(console.file, io.StringIO)
+    await report_viewer.follow_plainly(RunEndpoint(address="", token=""), console, as_json=False)
+    lines = console.file.getvalue().splitlines()
+    assert lines.pop() == "the run is unavailable: gone"
+    texts = [line.split(maxsplit=1)[1] for line in lines]
+    diagnosis = diagnose(run.report(60), PolicyId(run.policies[0])).headline
+    assert [text.partition("  ")[0] for text in texts if text.startswith("step ")] == ["step 50", "step 54", "step 59"]
+    assert sum(text.startswith(diagnosis) for text in texts) == 1
