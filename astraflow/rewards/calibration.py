@@ -59,12 +59,23 @@ class CalibrationReport:
     ranking: float | None
     """Share of the pairs of a good and a bad example that the scores rank correctly, ties counting half (AUC)."""
     bins: tuple[ScoreBin, ...]
+    misses: dict[str, float | None]
+    """Scores that differ from their labels by more than the tolerance, by prompt, such as `line:3`; None for an example
+    without a score. Empty without a tolerance."""
 
 
 async def calibrate(
-    reward: Reward, examples: Sequence[LabelledExample], *, threshold: float = 0.5, concurrency: int = 16
+    reward: Reward,
+    examples: Sequence[LabelledExample],
+    *,
+    threshold: float = 0.5,
+    within: float | None = None,
+    concurrency: int = 16,
 ) -> CalibrationReport:
-    """Scores the examples with a started reward whose scores are in 0 to 1, and compares them with the labels."""
+    """Scores the examples with a started reward whose scores are in 0 to 1, and compares them with the labels.
+
+    within: tolerance of a regression test; None for none.
+    """
     slots = asyncio.Semaphore(concurrency)
     failures: Counter[str] = Counter()
 
@@ -96,6 +107,11 @@ async def calibrate(
         false_rejects=_mean([judge_score < threshold for judge_score in good]),
         ranking=_mean([1.0 if high > low else 0.5 if high == low else 0.0 for high in good for low in bad]),
         bins=tuple(_bins(pairs)),
+        misses={
+            example.prompt.id: judge_score
+            for judge_score, example in zip(scores, examples, strict=True)
+            if within is not None and (judge_score is None or abs(judge_score - example.label) > within)
+        },
     )
 
 

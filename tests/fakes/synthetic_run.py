@@ -471,6 +471,7 @@ class SyntheticRun:
             prompt_text=self.prompt,
             completion_text=f"{call}{self.tool}{reply}",
             reference_text=answer,
+            prompt_fields=json.dumps({"question": self.prompt, "answer": answer}),
             tokens=sum(span.length for span in spans),
             model_tokens=sum(span.length for span in spans if span.author is Author.MODEL),
             spans=spans,

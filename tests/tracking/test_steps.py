@@ -3,8 +3,7 @@
 import math
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.training_metrics import ROLLOUT_REWARD
-from astraflow.tracking.base import new_steps
+from astraflow.tracking.base import ROLLOUT_REWARD, new_steps
 from tests import make
 
 SOLVER = PolicyId("solver")

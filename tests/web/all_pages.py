@@ -22,7 +22,7 @@ from web.app import ROUTES
 
 PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
 
-FILE = re.compile(r"\.(csv|json|ndjson)(\?|$)")
+FILE = re.compile(r"\.(csv|json|jsonl|ndjson)(\?|$)")
 """Matches addresses that return a file."""
 
 RECORDED_S = 2.5
@@ -43,6 +43,8 @@ PARAMETER_VALUES = {
     "group": "train:48",
     "number": "1",
     "task": "train:48/1",
+    "kind": "sft",
+    "label_id": "1",
 }
 """Values by address parameter."""
 

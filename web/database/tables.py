@@ -187,6 +187,28 @@ class RunRecord(SQLModel, table=True):
     """Directory of the run, if it is on this machine and known."""
 
 
+class TrajectoryLabel(SQLModel, table=True):
+    """Label that a person gave to a sampled trajectory, with a copy of the trajectory, which outlives its sample."""
+
+    __tablename__ = "trajectory_labels"
+    __table_args__ = (UniqueConstraint("run_id", "ordinal", "label"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(foreign_key="run_records.id")
+    ordinal: int = Field(sa_type=BigInteger)
+    """Ordinal of the trajectory in its run."""
+    label: str
+    """`good`, `bad`, `wrong reward`, or the person's own words."""
+    expected_reward: float | None = None
+    """Reward that the trajectory should have; None if the person gave none."""
+    note: str
+    author: str
+    at: float
+    """Unix seconds."""
+    rollout_json: str
+    """Copy of the trajectory: `web.trajectories.data_sets.Rollout`."""
+
+
 class LaunchedRun(SQLModel, table=True):
     """Run launched from the page."""
 
@@ -256,24 +278,6 @@ class SeriesFiveMinutes(_Coarse, table=True):
 
     __tablename__ = "series_five_minutes"
     __table_args__ = _BY_KEY
-
-
-class TrainingStepRow(SQLModel, table=True):
-    """One training step of a policy: the contract's `TrainingStep`, exactly."""
-
-    __tablename__ = "training_steps"
-    __table_args__ = _BY_KEY
-
-    run_id: int = Field(primary_key=True, foreign_key="run_records.id")
-    policy: str = Field(primary_key=True)
-    step: int = Field(primary_key=True, sa_type=BigInteger)
-    at: float
-    version: int = Field(sa_type=BigInteger)
-    total_tokens: int = Field(sa_type=BigInteger)
-    total_episodes: int = Field(sa_type=BigInteger)
-    reward: float
-    metrics_json: str
-    """Metrics as a JSON object, whose numbers are read back as the same float64."""
 
 
 class SeriesRolled(SQLModel, table=True):

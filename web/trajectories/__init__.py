@@ -1,5 +1,5 @@
-"""Trajectories: list, groups, conversations with their tokens and calls, live sessions of agents, and endpoints."""
+"""Trajectories: list, groups, conversations with tokens and calls, labels, data sets, live sessions, and endpoints."""
 
-from web.trajectories import api, routes, sessions_api
+from web.trajectories import api, label_routes, labels_api, routes, sessions_api
 
-ROUTERS = (routes.router, api.router, sessions_api.router)
+ROUTERS = (routes.router, api.router, label_routes.router, labels_api.router, sessions_api.router)

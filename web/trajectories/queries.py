@@ -18,6 +18,7 @@ from astraflow.runtime.folders.run_folders import RunFolder
 from web.database.tables import RunRecord
 from web.history.report_json import report_from_json
 from web.requests.run_lookup import ShownRun
+from web.trajectories.data_sets import LabelledRollout, rollout_of
 from web.trajectories.filters import SampleFilter
 from web.trajectories.views import SampledGroup, group_samples
 
@@ -25,6 +26,9 @@ SAMPLES_PER_PAGE = 48
 MAX_GROUP_MEMBERS = 200
 """Maximum number of members of a group that are shown."""
 HISTOGRAM_BINS = 24
+MAX_SAVED = 20_000
+"""Most trajectories of a filter that become a data set."""
+SAVED_PAGE = 500
 
 
 class SampleSource(Protocol):
@@ -127,6 +131,24 @@ async def _members(samples: RunSamples, query: TrajectoryQuery) -> tuple[Sampled
         if not page.has_older or len(members) >= MAX_GROUP_MEMBERS:
             return tuple(sorted(members, key=lambda member: member.ordinal))
         query = replace(query, before=members[-1].ordinal)
+
+
+async def rollouts_of(
+    samples: RunSamples, filters: SampleFilter, labelled: Sequence[LabelledRollout]
+) -> list[LabelledRollout]:
+    """Returns the trajectories of a filter as rollouts, oldest first, at most `MAX_SAVED`. labelled: those with labels,
+    which replace the stored ones. Raises: AstraFlowError."""
+    by_ordinal = {rollout.rollout.ordinal: rollout for rollout in labelled}
+    query = replace(filters, before=None, after=None).query(limit=SAVED_PAGE)
+    rollouts: list[LabelledRollout] = []
+    while True:
+        page = await samples.source.trajectories(query)
+        rollouts += [
+            by_ordinal.get(sample.ordinal, LabelledRollout(rollout=rollout_of(sample))) for sample in page.trajectories
+        ]
+        if not page.has_older or len(rollouts) >= MAX_SAVED:
+            return rollouts[:MAX_SAVED][::-1]
+        query = replace(query, before=page.trajectories[-1].ordinal)
 
 
 async def find_sample(samples: RunSamples, ordinal: int) -> SampledTrajectory | None:

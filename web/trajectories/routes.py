@@ -1,5 +1,6 @@
 """`/runs/N/trajectories`: the reward histogram, the groups behind a bar, one group, and one conversation."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
@@ -9,13 +10,17 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.reports.report import SampledTrajectory
 from web.components.downloads import FileFormat, Sheet, sheet_response
-from web.requests.dependencies import RecorderDep, ShownRunDep
+from web.database.db import Database
+from web.database.tables import TrajectoryLabel
+from web.requests.dependencies import DatabaseDep, RecorderDep, ShownRunDep
 from web.security.roles import Permission, needs
 from web.trajectories.agent_calls import OUTCOME_LABELS, call_bodies, call_list, session_calls
 from web.trajectories.conversations import conversation
+from web.trajectories.data_sets import DataSetKind
 from web.trajectories.episodes import episode_tree
 from web.trajectories.filters import ending_options, filter_from, outcome_named
 from web.trajectories.hops import hop_rows
+from web.trajectories.labels import LABEL_KEYS, labels_of_run
 from web.trajectories.queries import (
     RunSamples,
     SamplePage,
@@ -49,7 +54,7 @@ async def show_live(request: Request, recorder: RecorderDep) -> Response:
 
 @router.get("/runs/{run_id}/trajectories")
 @needs(Permission.READ)
-async def show(request: Request, shown: ShownRunDep) -> Response:
+async def show(request: Request, shown: ShownRunDep, database: DatabaseDep) -> Response:
     """Shows the reward histogram and the samples that match the filter, by group."""
     head = await shown.header()
     sample_filter = filter_from(request.query_params, policies=head.policies)
@@ -76,6 +81,10 @@ async def show(request: Request, shown: ShownRunDep) -> Response:
         call_outcomes=OUTCOME_LABELS
         if sample_filter.call is not None or (samples.spread and samples.spread.calls)
         else {},
+        data_set_kinds=DataSetKind,
+        labels=await _labels_by_ordinal(
+            database, shown.id, [member.ordinal for group in samples.groups for member in group.members]
+        ),
     )
 
 
@@ -92,7 +101,9 @@ async def export(request: Request, shown: ShownRunDep, ending: FileFormat, of_te
 
 @router.get("/runs/{run_id}/groups/{group:path}")
 @needs(Permission.READ)
-async def show_group(request: Request, shown: ShownRunDep, group: str, policy: str = "") -> Response:
+async def show_group(
+    request: Request, shown: ShownRunDep, database: DatabaseDep, group: str, policy: str = ""
+) -> Response:
     """Shows the members of one group side by side."""
     head, samples = await shown.header(), await samples_of_run(shown)
     members = await members_of_group(samples, group, policy)
@@ -108,6 +119,8 @@ async def show_group(request: Request, shown: ShownRunDep, group: str, policy: s
         policy=policy,
         listed=filter_from(request.query_params, policies=head.policies).address(group=""),
         record_note=samples.record_note,
+        labels=await _labels_by_ordinal(database, shown.id, [member.ordinal for member in members]),
+        label_keys=LABEL_KEYS,
     )
 
 
@@ -116,6 +129,7 @@ async def show_group(request: Request, shown: ShownRunDep, group: str, policy: s
 async def show_item(
     request: Request,
     shown: ShownRunDep,
+    database: DatabaseDep,
     ordinal: Ordinal,
     all_texts: bool = False,
     token: Annotated[int | None, Query(ge=0, le=2**31)] = None,
@@ -148,6 +162,8 @@ async def show_item(
         older=older,
         newer=newer,
         record_note=samples.record_note,
+        labels=await labels_of_run(database, shown.id, ordinals=[ordinal]),
+        label_keys=LABEL_KEYS,
     )
 
 
@@ -163,6 +179,16 @@ async def show_call(
     if number > len(calls):
         raise HTTPException(404, f"No call {number} of trajectory {ordinal}. Only the latest samples are stored.")
     return shown.run.pages.page(request, "trajectories/_call.html", bodies=call_bodies(calls[number - 1].call))
+
+
+async def _labels_by_ordinal(
+    database: Database, run_id: int, ordinals: Sequence[int]
+) -> Mapping[int, Sequence[TrajectoryLabel]]:
+    """Returns the labels of these trajectories of a run, by ordinal."""
+    by_ordinal: dict[int, list[TrajectoryLabel]] = {}
+    for label in await labels_of_run(database, run_id, ordinals=ordinals):
+        by_ordinal.setdefault(label.ordinal, []).append(label)
+    return by_ordinal
 
 
 async def _siblings(samples: RunSamples, sample: SampledTrajectory) -> tuple[tuple[int, str, bool], ...]:

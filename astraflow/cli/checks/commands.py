@@ -12,7 +12,7 @@ import typer
 
 from astraflow.cli.checks.plugins import environment, print_results, reward, tool, workflow
 from astraflow.cli.checks.recipe import recipe
-from astraflow.cli.options import Json
+from astraflow.cli.options import Json, check_recipe
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.plugins import CheckResult, broken_promises
 
@@ -165,27 +165,63 @@ def doctor(as_json: Json = False) -> None:
 
 
 def calibrate(
-    reward: Annotated[str, typer.Argument(metavar="JSON", help="""Reward, such as '{"kind": "llm_judge", ...}'.""")],
+    reward: Annotated[
+        str,
+        typer.Argument(
+            metavar="JSON|RECIPE", help="""Reward, such as '{"kind": "llm_judge", ...}', or the recipe that has it."""
+        ),
+    ],
     examples: Annotated[
         Path, typer.Argument(help="JSON lines with completion, label (0 to 1), and the fields of the prompt.")
     ],
     threshold: Annotated[float, typer.Option(help="Score from which an example counts as good.")] = 0.5,
+    within: Annotated[
+        float | None,
+        typer.Option(min=0, help="Exit with code 1 if a score differs from its label by more: a regression test."),
+    ] = None,
+    flow: Annotated[str, typer.Option(help="Flow of the recipe with the reward; needed if it has several.")] = "",
 ) -> None:
-    """Compare a reward, such as a judge, with labelled examples, and print the report as JSON."""
+    """Compare a reward, such as a judge, with labelled examples, and print the report as JSON.
+
+    The page saves labelled trajectories as such examples (data set `regression`).
+    """
     from astraflow.rewards.calibration import read_examples
 
+    spec = _reward_of_recipe(reward, flow) if not reward.lstrip().startswith("{") else _reward_of_json(reward)
+    report = asyncio.run(_report(spec, read_examples(examples), threshold=threshold, within=within))
+    sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
+    if report.misses:
+        raise typer.Exit(1)
+
+
+def _reward_of_json(text: str) -> dict[str, Any]:
     try:
-        spec = json.loads(reward)
+        spec: dict[str, Any] = json.loads(text)
     except ValueError as problem:
         raise InvalidInput(
-            f"cannot read the reward {reward!r}: {problem}; write kind and options as a JSON object",
+            f"cannot read the reward {text!r}: {problem}; write kind and options as a JSON object",
             code="calibration.invalid_reward",
         ) from problem
-    report = asyncio.run(_report(spec, read_examples(examples), threshold))
-    sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
+    return spec
 
 
-async def _report(spec: dict[str, Any], examples: "list[LabelledExample]", threshold: float) -> "CalibrationReport":
+def _reward_of_recipe(name: str, flow: str) -> dict[str, Any]:
+    """Returns the reward of a recipe's flow. Raises: InvalidInput for an unknown flow, and for none of several."""
+    from astraflow.recipe.loading import Check, load_recipe
+
+    flows = load_recipe(check_recipe(name), check=Check.NONE).flows
+    chosen = flow or next(iter(flows))
+    if chosen not in flows or (not flow and len(flows) > 1):
+        raise InvalidInput(
+            f"cannot choose a reward of the recipe {name!r}: flow {flow!r}; use --flow with one of {', '.join(flows)}",
+            code="calibration.unknown_flow",
+        )
+    return dict(flows[chosen].reward)
+
+
+async def _report(
+    spec: dict[str, Any], examples: "list[LabelledExample]", *, threshold: float, within: float | None
+) -> "CalibrationReport":
     from astraflow.rewards import rewards
     from astraflow.rewards.calibration import calibrate as calibration
     from astraflow.runtime.plugins import start_managed
@@ -193,4 +229,4 @@ async def _report(spec: dict[str, Any], examples: "list[LabelledExample]", thres
     built = rewards.build(spec)
     async with AsyncExitStack() as resources:
         await start_managed((built,), resources)
-        return await calibration(built, examples, threshold=threshold)
+        return await calibration(built, examples, threshold=threshold, within=within)

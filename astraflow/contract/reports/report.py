@@ -455,6 +455,8 @@ class SampledTrajectory:
     """Recorded calls. Empty without an agent, and in answers to queries without `with_calls`."""
     hops: tuple[Hop, ...] = ()
     """Spans of its episode until the push; empty when not recorded."""
+    prompt_fields: str = ""
+    """Fields of the prompt, which workflow and reward read, as JSON; empty beyond 64 kB and when not recorded."""
     batched_at: float | None = None
     """When a batch took the group, in Unix seconds; None before, and when not recorded."""
     trained_at: float | None = None

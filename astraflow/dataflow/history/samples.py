@@ -31,6 +31,9 @@ from astraflow.wire.pb import control_plane_pb2 as pb
 UNRECORDED = "unrecorded"
 """Outcome of a group whose outcome was lost in a crash."""
 
+MAX_PROMPT_FIELDS = 64 * 1024
+"""Longest fields of a prompt, as JSON, that samples of its group have. Characters."""
+
 _SAMPLE_BYTES = 600
 """Approximate size of a sample without its texts. Bytes."""
 
@@ -139,7 +142,7 @@ def _samples(group: Group, outcomes: Mapping[PolicyId, str], at: float) -> Itera
     """Yields samples in the order of the members, with ordinal 0."""
     if not _has_text(group) and any(episode.failure is None for episode in group.episodes):
         return
-    reference = str(group.prompt.fields.get("answer", ""))
+    reference, fields = str(group.prompt.fields.get("answer", "")), _prompt_fields(group)
     for episode in group.episodes:
         for position, (policy, outcome) in enumerate(outcomes.items()):
             member = _sample_without_texts(group, episode, policy, outcome=outcome, at=at)
@@ -149,7 +152,14 @@ def _samples(group: Group, outcomes: Mapping[PolicyId, str], at: float) -> Itera
                 continue
             for index, trajectory in Trajectories.of(episode.trajectories).with_details():
                 if trajectory.policy == policy and (trajectory.prompt_text or trajectory.completion_text):
-                    yield replace(_with_text(member, trajectory), index=index, reference_text=reference)
+                    yield replace(
+                        _with_text(member, trajectory), index=index, reference_text=reference, prompt_fields=fields
+                    )
+
+
+def _prompt_fields(group: Group) -> str:
+    text = json.dumps(dict(group.prompt.fields), ensure_ascii=False)
+    return text if len(text) <= MAX_PROMPT_FIELDS else ""
 
 
 def _has_text(group: Group) -> bool:
@@ -230,7 +240,7 @@ def _tokens_of(trajectory: Trajectory) -> dict[str, Any]:
 def _size_bytes(sample: SampledTrajectory) -> int:
     """Returns the approximate size on disk."""
     labels = "".join([*sample.labels, *sample.labels.values()])
-    texts = (sample.prompt_text, sample.completion_text, sample.reference_text, labels)
+    texts = (sample.prompt_text, sample.completion_text, sample.reference_text, sample.prompt_fields, labels)
     hop_bytes = sum(_HOP_BYTES + len(hop.detail) + len(hop.error) for hop in sample.hops)
     text_bytes = sum(len(text.encode()) for text in texts)
     return _SAMPLE_BYTES + text_bytes + _TOKEN_BYTES * len(sample.token_ends) + hop_bytes
