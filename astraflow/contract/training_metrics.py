@@ -21,6 +21,9 @@ DROPPED_ROWS = "dropped_rows"
 DROPPED_PREFIX = "dropped_"
 """Prefix of the names of the numbers of bad rows, followed by the limit that they break."""
 
+ROLLOUT_REWARD = "reward_rollouts"
+"""Name of the mean reward of the rollouts that arrived between two steps."""
+
 MAX_REWARD_TERMS = 16
 """Maximum number of counted reward terms per flow and per policy."""
 
@@ -68,24 +71,24 @@ class TrainingMetric:
     group: MetricGroup
     description: str
     """One sentence."""
-    is_maximum: bool = False
-    """True if several steps are summarized by their maximum; False for the mean."""
 
 
 def _metrics(group: MetricGroup, *rows: tuple[str, str, MetricUnit, str]) -> tuple[TrainingMetric, ...]:
     return tuple(
-        TrainingMetric(
-            name=name, label=label, unit=unit, group=group, description=description, is_maximum=name in _MAXIMA
-        )
+        TrainingMetric(name=name, label=label, unit=unit, group=group, description=description)
         for name, label, unit, description in rows
     )
 
 
-_MAXIMA = ("mismatch_max", "staleness_max")
-
 TRAINING_METRICS: tuple[TrainingMetric, ...] = (
     *_metrics(
         MetricGroup.LEARNING,
+        (
+            ROLLOUT_REWARD,
+            "Reward of rollouts",
+            MetricUnit.NUMBER,
+            "Mean reward of the rollouts that arrived between the previous step and this step, before any filter.",
+        ),
         ("reward_mean", "Reward of the batch", MetricUnit.NUMBER, "Mean reward of the trained trajectories."),
         (
             "signal_fraction",

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports.report import Report, StreamReport
+from astraflow.contract.training_metrics import ROLLOUT_REWARD
 from astraflow.runtime.config.base import Config
 
 
@@ -66,9 +67,6 @@ STREAM_FIELDS = (
     "reward_produced",
 )
 """Fields of a stream's report that are exported in addition to the trainer's metrics, under their last names."""
-
-ROLLOUT_REWARD = "reward_rollouts"
-"""Mean reward of the rollouts that arrived between the previous step and this one, before any filter."""
 
 
 def new_steps(report: Report, exported: Mapping[PolicyId, int]) -> list[TrackedStep]:

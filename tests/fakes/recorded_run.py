@@ -4,9 +4,11 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from astraflow.archive.training_steps import INSERT_STEP, step_columns
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.reports.report import Report
+from astraflow.contract.reports.training_steps import TrainingStep
 from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.tasks import Group
 from astraflow.contract.rollouts.trajectories import Episode
@@ -52,8 +54,9 @@ def fill(
     text: str = "answer",
     rounds: tuple[EvaluationReport, ...] = (),
     reports: tuple[Report, ...] = (),
+    steps: tuple[TrainingStep, ...] = (),
 ) -> TrajectorySamples:
-    """Adds groups of three (one right, one wrong, one failed), rounds and reports."""
+    """Adds groups of three (one right, one wrong, one failed), rounds, reports and training steps."""
     samples = TrajectorySamples(archive, limit=1000, limit_bytes=10**9)
     for number in range(1, groups + 1):
         samples.add(_group(number, text), {SOLVER: "buffered"}, at=1000.0 + number)
@@ -64,6 +67,8 @@ def fill(
     history = History(NullJournal(), archive, seconds=60, minutes=1000)
     for report in reports:
         history.add(report)
+    for step in steps:
+        archive.put(INSERT_STEP, *step_columns(step))
     return samples
 
 

@@ -3,7 +3,8 @@
 import math
 
 from astraflow.contract.ids import PolicyId
-from astraflow.tracking.base import ROLLOUT_REWARD, new_steps
+from astraflow.contract.training_metrics import ROLLOUT_REWARD
+from astraflow.tracking.base import new_steps
 from tests import make
 
 SOLVER = PolicyId("solver")

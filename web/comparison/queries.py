@@ -43,16 +43,16 @@ class ComparedRun:
 
 
 async def compared_runs(
-    index: RunIndex, run_ids: Sequence[int], policy: str, *, training_at_most: int = ROWS
+    index: RunIndex, run_ids: Sequence[int], policy: str, *, training_at_most: int | None = ROWS
 ) -> list[ComparedRun]:
     """Returns the runs in the given order, without duplicates. Raises: HTTPException for a run without a record.
 
-    training_at_most: maximum rows of the training metrics of a run.
+    training_at_most: maximum rows of the training metrics of a run; None for all steps.
     """
     return [await _compared_run(index, run_id, policy, training_at_most) for run_id in dict.fromkeys(run_ids)]
 
 
-async def _compared_run(index: RunIndex, run_id: int, policy: str, training_at_most: int) -> ComparedRun:
+async def _compared_run(index: RunIndex, run_id: int, policy: str, training_at_most: int | None) -> ComparedRun:
     record = await index.database.read(lambda session: run_records.run(session, run_id))
     if record is None:
         raise HTTPException(404, f"Run {run_id} not found.")
@@ -69,7 +69,7 @@ async def _compared_run(index: RunIndex, run_id: int, policy: str, training_at_m
         record=record,
         policy=shown_policy,
         rows=rows,
-        training=training,
+        training=training.rows,
         settings=await _recipe_settings(index, record.name),
     )
 

@@ -18,7 +18,6 @@ from web.history.report_json import report_from_json
 from web.requests.dependencies import PagesDep, RunIndexDep
 from web.requests.responses import redirect_with_flash
 from web.requests.run_lookup import RunIndex
-from web.runs.queries import MAX_STEPS
 from web.runs.training import SMALL_POINTS
 from web.runs.views import SHOWN_POINTS
 from web.security.flash import Flash
@@ -67,7 +66,7 @@ async def export_training(
     index: RunIndexDep, ending: FileFormat, run: Chosen = (), policy: str = "", by: ComparisonAxis = "step"
 ) -> Response:
     """Returns the training metrics of the runs, one row for each run and step, as a file."""
-    runs = await compared_runs(index, run[:MAX_RUNS], policy, training_at_most=MAX_STEPS)
+    runs = await compared_runs(index, run[:MAX_RUNS], policy, training_at_most=None)
     return await asyncio.to_thread(lambda: sheet_response(views.training_sheet(runs, by=by), ending))
 
 
@@ -82,7 +81,7 @@ async def export_chart(
     by: ComparisonAxis = "step",
 ) -> Response:
     """Returns the series of one chart, as a file."""
-    runs = await compared_runs(index, run[:MAX_RUNS], policy, training_at_most=MAX_STEPS)
+    runs = await compared_runs(index, run[:MAX_RUNS], policy, training_at_most=None)
     _chart_label(runs, name)
     return sheet_response(views.chart_sheet(runs, name, by=by), ending)
 
@@ -118,7 +117,7 @@ async def show_item(
 
 
 async def _compared_runs(
-    index: RunIndex, run: tuple[int, ...], policy: str, *, training_at_most: int
+    index: RunIndex, run: tuple[int, ...], policy: str, *, training_at_most: int | None
 ) -> list[ComparedRun] | None:
     if not MIN_RUNS <= len(set(run)) <= MAX_RUNS:
         return None

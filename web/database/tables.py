@@ -280,6 +280,24 @@ class SeriesFiveMinutes(_Coarse, table=True):
     __table_args__ = _BY_KEY
 
 
+class TrainingStepRow(SQLModel, table=True):
+    """One training step of a policy: the contract's `TrainingStep`, exactly."""
+
+    __tablename__ = "training_steps"
+    __table_args__ = _BY_KEY
+
+    run_id: int = Field(primary_key=True, foreign_key="run_records.id")
+    policy: str = Field(primary_key=True)
+    step: int = Field(primary_key=True, sa_type=BigInteger)
+    at: float
+    version: int = Field(sa_type=BigInteger)
+    total_tokens: int = Field(sa_type=BigInteger)
+    total_episodes: int = Field(sa_type=BigInteger)
+    reward: float
+    metrics_json: str
+    """Metrics as a JSON object, whose numbers are read back as the same float64."""
+
+
 class SeriesRolled(SQLModel, table=True):
     """Time up to which a run's series were aggregated at a level."""
 

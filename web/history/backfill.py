@@ -25,6 +25,7 @@ from web.database.db import Database, open_database
 from web.history.points import Point, Series
 from web.history.recorder import Recorder
 from web.history.report_checker import MAX_TEXT, ReportChecker
+from web.history.step_recorder import copy_steps
 
 log = get_logger()
 
@@ -59,7 +60,19 @@ async def backfill_database(folder: RunFolder, database: Database) -> int:
     events = await _events(folder.path)
     recorder.add(replace(last, events=(*events, *_with_skipped_event(skipped, last, events))), None)
     await recorder.flush()
+    await _copy_steps(folder.path, recorder, database)
     return recorded
+
+
+async def _copy_steps(folder: Path, recorder: Recorder, database: Database) -> None:
+    """Copies the training steps of the archive. One that cannot be read leaves the run without them."""
+    if recorder.report is None or recorder.run_id is None:
+        return
+    policies = [stream.policy for stream in recorder.report.streams]
+    try:
+        await copy_steps(OfflineRun(folder), database, recorder.run_id, policies)
+    except AstraFlowError as problem:
+        log.warning("steps_read_failed", folder=str(folder), problem=str(problem))
 
 
 def _with_skipped_event(skipped: list[str], last: Report, events: tuple[Event, ...]) -> tuple[Event, ...]:

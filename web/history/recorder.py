@@ -20,7 +20,6 @@ from web.history.report_checker import MAX_TEXT
 from web.history.report_json import recorded_json
 from web.history.samples import NodeBuckets, Sample, TimeShares, point_samples
 from web.history.series_writer import SeriesIds
-from web.history.training_steps import TrainingSteps
 
 log = get_logger()
 
@@ -44,7 +43,6 @@ class Recorder:
         self._clock = clock
         self._waiting: deque[Sample] = deque(maxlen=MAX_WAITING_SAMPLES)
         self._nodes = NodeBuckets()
-        self._training = TrainingSteps()
         self._report: Report | None = None
         self._has_report = asyncio.Event()
         self._run_id: int | None = None
@@ -60,6 +58,11 @@ class Recorder:
         return self._run_id
 
     @property
+    def report(self) -> Report | None:
+        """Newest report, of the run in `run_id`; None before the first one."""
+        return self._report
+
+    @property
     def shares(self) -> Mapping[str, TimeShares]:
         """Shares of the nodes' latest ten seconds, by name."""
         return self._nodes.shares
@@ -73,12 +76,11 @@ class Recorder:
         if self._report is not None and (report.run != self._report.run or report.sequence < self._report.sequence):
             self._waiting.clear()
             self._run_id, self._names = None, {}
-            self._nodes, self._training = NodeBuckets(), TrainingSteps()
+            self._nodes = NodeBuckets()
         self._report = report
         self._has_report.set()
         if point is not None:
             self._waiting.extend(point_samples(point))
-        self._waiting.extend(self._training.add(report))
         self._waiting.extend(self._nodes.add(report))
 
     async def run(self) -> None:

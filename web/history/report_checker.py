@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.reports.report import NodeReport, Report, StreamReport, TrainingReport
+from astraflow.contract.reports.training_steps import TrainingStep
 from astraflow.contract.weight_reports import LinkReport
 
 T = TypeVar("T")
@@ -62,6 +63,15 @@ class ReportChecker:
             nodes = list(map(_checked_node, report.nodes))
             self._seen, self._nodes = report.nodes, _same_if_equal(nodes, report.nodes)
         return _clean_parts(report, nodes=self._nodes)
+
+
+def checked_step(step: TrainingStep) -> TrainingStep:
+    """Returns the step with invalid values replaced. Raises: InvalidInput for an invalid time."""
+    if not 0 <= step.at <= LATEST_AT:
+        raise InvalidInput(
+            f"cannot show step {step.step} with time {step.at}: out of range; skip it", code="history.invalid_step"
+        )
+    return _clean(step, 0.0)
 
 
 def _checked_node(node: NodeReport) -> NodeReport:

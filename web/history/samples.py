@@ -24,27 +24,21 @@ class Level:
     width_s: int
     retention_s: float
     """Retention before the newest report of the run, seconds: an ended run keeps its history."""
-    training_retention_s: float
-    """Retention of training metrics, of which there is one value for each step, seconds."""
     node_retention_s: float
     """Retention of the history of single nodes, of which there may be thousands, seconds."""
     table: type[SQLModel]
 
 
-SECOND_LEVEL = Level(
-    width_s=1, retention_s=6 * HOUR_S, training_retention_s=6 * HOUR_S, node_retention_s=0.0, table=SeriesSecond
-)
+SECOND_LEVEL = Level(width_s=1, retention_s=6 * HOUR_S, node_retention_s=0.0, table=SeriesSecond)
 TEN_SECOND_LEVEL = Level(
     width_s=10,
     retention_s=2 * DAY_S,
-    training_retention_s=60 * DAY_S,
     node_retention_s=2 * HOUR_S,
     table=SeriesTenSeconds,
 )
 FIVE_MINUTE_LEVEL = Level(
     width_s=300,
     retention_s=400 * DAY_S,
-    training_retention_s=400 * DAY_S,
     node_retention_s=8 * DAY_S,
     table=SeriesFiveMinutes,
 )
@@ -97,11 +91,6 @@ class TimeShares:
 def policy_subject(policy: str) -> str:
     """Subject of a policy."""
     return f"policy/{policy}"
-
-
-def training_subject(policy: str) -> str:
-    """Subject of a policy's training metrics."""
-    return f"training/{policy}"
 
 
 def node_subject(name: str) -> str:

@@ -1,7 +1,7 @@
 """Reads a subject's values over any time range, at the finest suitable level."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import func, select
@@ -29,13 +29,10 @@ def rows(
     since: float | None = None,
     until: float | None = None,
     at_most: int = MAX_ROWS,
-    maxima: Set[str] = MAX_VALUES,
-    paced_by: str = "",
 ) -> list[Row]:
     """Values of one subject, oldest first, from `since` to before `until` (None: as far as recorded).
 
-    maxima: values whose maximum a coarse row has; others have their mean. paced_by: a value that every row has, for
-    subjects that are not recorded every second, of which a fine level may have few rows over a long time.
+    A coarse row has the maximum of `MAX_VALUES` and the mean of others.
 
     Reads the finest level without many more rows than `at_most`, and merges neighbours until there are no more. Where
     that level does not reach back far enough, coarser levels are used before it; where it is not aggregated yet, finer
@@ -47,18 +44,15 @@ def rows(
         return []
     since = recorded_range[0] if since is None else max(since, recorded_range[0])
     until = recorded_range[1] + 1.0 if until is None else min(until, recorded_range[1] + 1.0)
-    pace = next((series_id for series_id, value in series.items() if value == paced_by), None)
-    interval_s = 1.0 if pace is None else _mean_interval_s(session, pace, since=since, until=until)
     chosen = next(
-        (level for level in LEVELS if (until - since) / max(level.width_s, interval_s) <= MAX_OVERSAMPLING * at_most),
-        LEVELS[-1],
+        (level for level in LEVELS if (until - since) / level.width_s <= MAX_OVERSAMPLING * at_most), LEVELS[-1]
     )
     rows_by_time: dict[float, dict[str, float | None]] = {}
 
     def add_rows(level: Level, since: float, until: float) -> float:
         """Adds the rows of a level; returns the time up to which it had some."""
         end = since
-        for at, value, number in _numbers(session, level, series, maxima, since=since, until=until):
+        for at, value, number in _numbers(session, level, series, since=since, until=until):
             rows_by_time.setdefault(at, dict.fromkeys(values))[value] = number
             end = max(end, at + level.width_s)
         return end
@@ -69,7 +63,7 @@ def rows(
         end = add_rows(level, end, until)
     for coarser in LEVELS[index + 1 :]:
         add_rows(coarser, since, min(rows_by_time) - coarser.width_s + 0.5 if rows_by_time else until)
-    return _merged_rows(sorted(rows_by_time.items()), at_most, maxima)
+    return _merged_rows(sorted(rows_by_time.items()), at_most)
 
 
 def values_of(session: Session, run_id: int, subject: str) -> list[str]:
@@ -112,20 +106,20 @@ def highest_subjects(session: Session, run_id: int, kind: str, value: str, *, at
     return sorted(subject.removeprefix(prefix) for subject in ranked)
 
 
-def _merged_rows(ordered: list[Row], at_most: int, maxima: Set[str]) -> list[Row]:
+def _merged_rows(ordered: list[Row], at_most: int) -> list[Row]:
     """Merges neighbours, each group at its first time, until there are at most `at_most` rows."""
     stride = max(1, -(-len(ordered) // at_most))
     if stride == 1:
         return ordered
-    return [_merged(ordered[index : index + stride], maxima) for index in range(0, len(ordered), stride)]
+    return [_merged(ordered[index : index + stride]) for index in range(0, len(ordered), stride)]
 
 
-def _merged(group: Sequence[Row], maxima: Set[str]) -> Row:
+def _merged(group: Sequence[Row]) -> Row:
     numbers: dict[str, float | None] = {}
     for name in group[0][1]:
         measured = [number for _, row in group if (number := row[name]) is not None]
         highest = max(measured, default=None)
-        numbers[name] = highest if name in maxima or highest is None else sum(measured) / len(measured)
+        numbers[name] = highest if name in MAX_VALUES or highest is None else sum(measured) / len(measured)
     return group[0][0], numbers
 
 
@@ -149,18 +143,8 @@ def _recorded_range(session: Session, series: dict[int, str]) -> tuple[float, fl
     return (min(times), max(times)) if times else None
 
 
-def _mean_interval_s(session: Session, series_id: int, *, since: float, until: float) -> float:
-    """Mean time between the rows of a series, at the level with the most rows."""
-    rows = 0
-    for level in LEVELS:
-        table: Any = level.table
-        query = select(func.count()).where(table.series_id == series_id, table.at >= since, table.at < until)
-        rows = max(rows, session.execute(query).scalar_one())
-    return (until - since) / max(1, rows)
-
-
 def _numbers(
-    session: Session, level: Level, series: dict[int, str], maxima: Set[str], *, since: float, until: float
+    session: Session, level: Level, series: dict[int, str], *, since: float, until: float
 ) -> Iterator[tuple[float, str, float]]:
     """Time, name and number of every row of a level in a time range."""
     table: Any = level.table
@@ -170,6 +154,6 @@ def _numbers(
     )
     for series_id, at, mean, high in session.execute(query):
         value = series[series_id]
-        number = high if value in maxima else mean
+        number = high if value in MAX_VALUES else mean
         if isinstance(number, int | float) and math.isfinite(number):
             yield at, value, number

@@ -9,7 +9,7 @@ from sqlalchemy.dialects import sqlite
 from sqlmodel import Session, SQLModel, col
 
 from web.database.tables import SeriesName, SeriesRolled
-from web.history.samples import LEVELS, ROLL_UPS, SECOND_LEVEL, Level, Sample, node_subject, training_subject
+from web.history.samples import LEVELS, ROLL_UPS, SECOND_LEVEL, Level, Sample, node_subject
 
 SeriesIds = dict[tuple[str, str], int]
 """Series id by (subject, value), of one run."""
@@ -42,11 +42,24 @@ def add(session: Session, run_id: int, samples: Sequence[Sample], *, names: Mapp
             if number is not None:
                 table_rows.append(_row(sample, series[sample.subject, value], float(number)))
         if len(table_rows) >= ROWS_PER_STATEMENT:
-            _insert_rows(session, sample.level.table, table_rows)
+            insert_rows(session, sample.level.table, table_rows)
             table_rows.clear()
     for table, table_rows in rows.items():
-        _insert_rows(session, table, table_rows)
+        insert_rows(session, table, table_rows)
     return new_series
+
+
+def insert_rows(session: Session, table: type[SQLModel], rows: list[dict[str, Any]]) -> None:
+    """Inserts rows with all columns of a table; existing ones stay unchanged.
+
+    The statement is compiled once and the rows go to the driver as they are: SQLAlchemy would copy and check each row,
+    which takes as long as the database.
+    """
+    if not rows:
+        return
+    statement = _insert(session, table).on_conflict_do_nothing().compile(dialect=session.get_bind().dialect)
+    parameters = list(map(itemgetter(*statement.positiontup), rows)) if statement.positional else rows
+    session.connection().exec_driver_sql(str(statement), parameters)
 
 
 def roll(session: Session, run_id: int, *, since: float, until: float) -> None:
@@ -72,31 +85,16 @@ def prune(session: Session, run_id: int, *, now: float) -> None:
     """Deletes the run's rows beyond the retention of their level, and series without rows."""
     run_series = select(col(SeriesName.id)).where(col(SeriesName.run_id) == run_id)
     is_node = col(SeriesName.subject).startswith(node_subject(""))
-    is_training = col(SeriesName.subject).startswith(training_subject(""))
     for level in LEVELS:
         table: Any = level.table
         for series, retention_s in (
-            (run_series.where(~is_node, ~is_training), level.retention_s),
-            (run_series.where(is_training), level.training_retention_s),
+            (run_series.where(~is_node), level.retention_s),
             (run_series.where(is_node), level.node_retention_s),
         ):
             session.execute(delete(table).where(table.series_id.in_(series), table.at < now - retention_s))
     is_used = [select(literal(1)).where(level.table.series_id == SeriesName.id).exists() for level in LEVELS]  # type: ignore[attr-defined] # every level's table has it
     unused = delete(SeriesName).where(col(SeriesName.run_id) == run_id, *(~used for used in is_used))
     session.execute(unused)
-
-
-def _insert_rows(session: Session, table: type[SQLModel], rows: list[dict[str, Any]]) -> None:
-    """Inserts rows with all columns of a table; existing ones stay unchanged.
-
-    The statement is compiled once and the rows go to the driver as they are: SQLAlchemy would copy and check each row,
-    which takes as long as the database.
-    """
-    if not rows:
-        return
-    statement = _insert(session, table).on_conflict_do_nothing().compile(dialect=session.get_bind().dialect)
-    parameters = list(map(itemgetter(*statement.positiontup), rows)) if statement.positional else rows
-    session.connection().exec_driver_sql(str(statement), parameters)
 
 
 def _create_series(session: Session, run_id: int, keys: Set[tuple[str, str]]) -> SeriesIds:

@@ -1,64 +1,62 @@
-"""Training metrics in the recorded history: one row for each step of a policy, at the time of its report."""
+"""Training steps in the page's database: every step of each policy, exactly, for as long as its run is recorded."""
 
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from sqlmodel import Session
+import orjson
+from sqlalchemy import func, select
+from sqlmodel import Session, col
 
-from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports.report import Report, StreamReport
-from astraflow.contract.training_metrics import MetricGroup, training_metric
-from web.history import series_queries
-from web.history.samples import SECOND_LEVEL, Sample, training_subject
+from astraflow.contract.reports.training_steps import TrainingStep
+from astraflow.contract.training_metrics import ROLLOUT_REWARD, MetricGroup, training_metric
+from web.database.tables import TrainingStepRow
+from web.history import series_writer
 from web.history.series_queries import Row
 
-STEP = "step"
-"""Value with the number of the step, in addition to its metrics."""
+STEP, VERSION, TOTAL_TOKENS, TOTAL_EPISODES = "step", "version", "total_tokens", "total_episodes"
+X_VALUES = (STEP, VERSION, TOTAL_TOKENS, TOTAL_EPISODES)
+"""Values of a row besides its metrics: what a chart's x axis may show."""
 
 MAX_OTHER_METRICS = 32
 """Maximum number of a policy's metrics without a description and reward terms: recipes choose their names."""
 
 
-class TrainingSteps:
-    """Collects one sample for each step of each policy. Of several steps between two reports, the last is known."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRows:
+    """Steps of a policy, oldest first: each with its time, the `X_VALUES` and its metrics."""
 
-    def __init__(self) -> None:
-        self._steps: dict[PolicyId, int] = {}
-        """Number of the last collected step."""
-        self._others: dict[PolicyId, set[str]] = {}
-        """Names of reward terms and of metrics without a description."""
-
-    def add(self, report: Report) -> list[Sample]:
-        """Adds a report; returns the samples of the steps that it is the first to show."""
-        samples = []
-        for stream in report.streams:
-            if stream.training.steps > self._steps.get(stream.policy, 0):
-                self._steps[stream.policy] = stream.training.steps
-                numbers = {
-                    name: value for name, value in step_values(stream).items() if self._is_recorded(stream, name)
-                }
-                subject = training_subject(stream.policy)
-                samples.append(Sample(level=SECOND_LEVEL, at=report.at, subject=subject, values=numbers))
-        return samples
-
-    def _is_recorded(self, stream: StreamReport, name: str) -> bool:
-        """Returns False for reward terms and metrics without a description beyond the maximum."""
-        metric = training_metric(name)
-        if name == STEP or metric is None or metric.group not in (MetricGroup.REWARD_TERMS, MetricGroup.OTHER):
-            return True
-        others = self._others.setdefault(stream.policy, set())
-        if len(others) < MAX_OTHER_METRICS:
-            others.add(name)
-        return name in others
+    rows: list[Row]
+    thinned_from: int | None = None
+    """Number of steps of which these rows are a part; None if they are all steps. A row is always one step, exactly."""
 
 
-def step_values(stream: StreamReport) -> dict[str, float | None]:
-    """Metrics of a policy's last step, with its number as `STEP`."""
-    metrics: dict[str, float | None] = {
-        name: value
-        for name, value in stream.training.metrics.items()
-        if math.isfinite(value) and training_metric(name) is not None
-    }
-    return {**metrics, STEP: stream.training.steps}
+def add_steps(session: Session, run_id: int, steps: Sequence[TrainingStep]) -> None:
+    """Writes steps; existing rows stay unchanged."""
+    rows = [
+        {
+            "run_id": run_id,
+            "policy": step.policy,
+            "step": step.step,
+            "at": step.at,
+            "version": int(step.version),
+            "total_tokens": step.total_tokens,
+            "total_episodes": step.total_episodes,
+            "reward": step.reward,
+            "metrics_json": orjson.dumps(dict(step.metrics)).decode(),
+        }
+        for step in steps
+    ]
+    series_writer.insert_rows(session, TrainingStepRow, rows)
+
+
+def last_step(session: Session, run_id: int, policy: str) -> int:
+    """Returns the number of a policy's newest recorded step; 0 without any."""
+    query = select(func.max(col(TrainingStepRow.step))).where(
+        col(TrainingStepRow.run_id) == run_id, col(TrainingStepRow.policy) == policy
+    )
+    return int(session.execute(query).scalar_one() or 0)
 
 
 def training_rows(
@@ -68,30 +66,72 @@ def training_rows(
     *,
     since: float | None = None,
     until: float | None = None,
-    at_most: int = series_queries.MAX_ROWS,
-) -> list[Row]:
-    """Metrics of a policy's steps, oldest first, with the number of the step as `STEP`; each step once.
+    at_most: int | None = None,
+    metric: str = "",
+) -> TrainingRows:
+    """Returns the steps of a policy from `since` to before `until`; None: as far as recorded.
 
-    Over a long range a row stands for several steps: it has the number of the last one, and means or maxima of the
-    metrics.
+    at_most: if there are more steps, returns about this number of them: those with the lowest and the highest value of
+    `metric` in stretches of equal length, or without a metric evenly spaced ones and the last; None returns all.
     """
-    subject = training_subject(policy)
-    values = series_queries.values_of(session, run_id, subject)
-    maxima = {name for name in values if (metric := training_metric(name)) is not None and metric.is_maximum}
-    rows = series_queries.rows(
-        session,
-        run_id,
-        subject,
-        values,
-        since=since,
-        until=until,
-        at_most=at_most,
-        maxima=maxima | {STEP},
-        paced_by=STEP,
-    )
-    steps: list[Row] = []
-    for at, numbers in rows:
-        step = numbers[STEP]
-        if step is not None and (not steps or step > (steps[-1][1][STEP] or 0)):
-            steps.append((at, {**numbers, STEP: int(step)}))
-    return steps
+    conditions = [col(TrainingStepRow.run_id) == run_id, col(TrainingStepRow.policy) == policy]
+    conditions += [] if since is None else [col(TrainingStepRow.at) >= since]
+    conditions += [] if until is None else [col(TrainingStepRow.at) < until]
+    step = col(TrainingStepRow.step)
+    bounds = select(func.count(), func.min(step), func.max(step)).where(*conditions)
+    count, first, last = session.execute(bounds).one()
+    query = select(*_COLUMNS).where(*conditions).order_by(step)
+    if at_most is None or count <= at_most:
+        return TrainingRows(rows=_rows(session.execute(query)))
+    if metric:
+        chosen = _extremes(session.execute(query), metric, -(-count // max(1, at_most // 2)))
+        return TrainingRows(rows=_rows(chosen), thinned_from=count)
+    stride = -(-count // max(1, at_most - 1))
+    spaced = query.where(((step - first) % stride == 0) | (step == last))
+    return TrainingRows(rows=_rows(session.execute(spaced)), thinned_from=count)
+
+
+_COLUMNS = tuple(col(getattr(TrainingStepRow, name)) for name in ("at", *X_VALUES, "reward", "metrics_json"))
+
+
+def _extremes(rows: Any, metric: str, width: int) -> Iterator[Any]:
+    """Yields the rows with the lowest and the highest value of a metric, of each `width` consecutive rows."""
+    low: tuple[float, int, Any] | None = None
+    high = low
+    for index, row in enumerate(rows):
+        if index % width == 0:
+            yield from _in_order(low, high)
+            low = high = None
+        value = row.reward if metric == ROLLOUT_REWARD else orjson.loads(row.metrics_json).get(metric)
+        if value is not None and (low is None or value < low[0]):
+            low = value, index, row
+        if value is not None and (high is None or value > high[0]):
+            high = value, index, row
+    yield from _in_order(low, high)
+
+
+def _in_order(low: tuple[float, int, Any] | None, high: tuple[float, int, Any] | None) -> list[Any]:
+    chosen = {entry[1]: entry[2] for entry in (low, high) if entry is not None}
+    return [chosen[index] for index in sorted(chosen)]
+
+
+def _rows(stored: Any) -> list[Row]:
+    others: set[str] = set()
+    return [(row.at, _values(row, others)) for row in stored]
+
+
+def _values(row: Any, others: set[str]) -> dict[str, float | None]:
+    """Returns the values of a step. others: names of metrics without a description and of reward terms so far."""
+    metrics = {ROLLOUT_REWARD: row.reward, **orjson.loads(row.metrics_json)}
+    shown = {name: value for name, value in metrics.items() if _is_shown(name, value, others)}
+    return {**shown, **{name: getattr(row, name) for name in X_VALUES}}
+
+
+def _is_shown(name: str, value: float | None, others: set[str]) -> bool:
+    """Returns False for measurements of a publish, and for metrics with names of a recipe beyond the maximum."""
+    metric = training_metric(name)
+    if metric is None or value is None or not math.isfinite(value):
+        return False
+    if metric.group in (MetricGroup.REWARD_TERMS, MetricGroup.OTHER) and len(others) < MAX_OTHER_METRICS:
+        others.add(name)
+    return metric.group not in (MetricGroup.REWARD_TERMS, MetricGroup.OTHER) or name in others

@@ -26,6 +26,7 @@ from web.components.rendering import PageRenderer
 from web.database.db import Database
 from web.history.points import Point
 from web.history.recorder import Recorder
+from web.history.step_recorder import StepRecorder
 from web.live.collector import Collector
 from web.live.followed_fleet import FleetPoller, FollowedFleet, MaintainerCache
 from web.live.frames import FrameBuilder
@@ -61,6 +62,7 @@ class FollowedRun:
     frames: FrameBuilder
     hub: Hub
     recorder: Recorder
+    steps: StepRecorder
     nodes: LiveNodes
     pages: PageRenderer
     folder: RunFolder | None
@@ -76,6 +78,7 @@ class FollowedRun:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._collector().run())
             tasks.create_task(self.recorder.run())
+            tasks.create_task(self.steps.run())
             tasks.create_task(self._send_heartbeats())
             if self.fleet.poller is not None:
                 tasks.create_task(self.fleet.poller.run())
@@ -249,6 +252,7 @@ async def followed_run(
             frames=frames,
             hub=Hub(frames.snapshot),
             recorder=recorder,
+            steps=StepRecorder(control, recorder, database, clock=clock),
             nodes=LiveNodes(state, recorder, instance_source=fleet, clock=clock),
             pages=pages,
             folder=folder,

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from sqlmodel import Session
 
-from astraflow.contract.reports.report import Report
 from web.database.tables import RunRecord
 from web.history import series_queries as history
 from web.history.points import MAX_CHARTED_NODES, VALUES
@@ -12,13 +11,10 @@ from web.history.report_json import report_from_json
 from web.history.samples import node_subject, policy_subject
 from web.history.series_queries import Row
 from web.history.time_ranges import TimeRange, range_from
-from web.history.training_steps import STEP, step_values, training_rows
+from web.history.training_steps import TrainingRows, training_rows
 from web.requests.run_lookup import ShownRun, annotations_of
 from web.runs.views import SHOWN_POINTS, RunHistory, RunView, run_view
 from web.state.annotations import Annotation, annotation_of
-
-MAX_STEPS = 20_000
-"""Maximum rows of a file with training metrics; of more steps, each row has the means of several."""
 
 
 async def load_run_view(
@@ -34,20 +30,22 @@ async def load_run_view_and_history(
     *,
     span: TimeRange | None = None,
     at_most: int = SHOWN_POINTS,
-    training_at_most: int = 0,
+    training_at_most: int | None = 0,
+    metric: str = "",
 ) -> tuple[RunView, RunHistory]:
     """Returns the view model with the figures behind it. Raises: HTTPException for an unknown run.
 
-    at_most, training_at_most: maximum rows of the charts over time, and of training metrics.
+    at_most: maximum rows of the charts over time. training_at_most, metric: which training steps, as in
+    `training_rows`; 0 for none.
     """
     record, shown_policy, past = await _load_history(
-        shown, policy, span=span, at_most=at_most, training_at_most=training_at_most
+        shown, policy, span=span, at_most=at_most, training_at_most=training_at_most, metric=metric
     )
     return run_view(record, past, policy=shown_policy, live=shown.report, dataflow=record.dataflow), past
 
 
 async def _load_history(
-    shown: ShownRun, policy: str, *, span: TimeRange | None, at_most: int, training_at_most: int
+    shown: ShownRun, policy: str, *, span: TimeRange | None, at_most: int, training_at_most: int | None, metric: str
 ) -> tuple[RunRecord, str, RunHistory]:
     """Returns the record, the shown policy, and the figures. Raises: as `load_run_view`."""
     record = await shown.record()
@@ -57,30 +55,27 @@ async def _load_history(
     shown_policy, rows, lags = await shown.database.read(
         lambda session: _read_history(session, run_id, policy, since=since, until=end + 1.0, at_most=at_most)
     )
-    training: list[Row] = []
-    if training_at_most:
+    training = TrainingRows(rows=[])
+    if training_at_most != 0:
         training = await shown.database.read(
             lambda session: training_rows(
-                session, run_id, shown_policy, since=since, until=end + 1.0, at_most=training_at_most
+                session, run_id, shown_policy, since=since, until=end + 1.0, at_most=training_at_most, metric=metric
             )
         )
-        if live is not None and (span is None or span.is_moving):
-            training = _with_latest_step(training, live, shown_policy)
     if live is not None and at_most > 1:
         annotations: Sequence[Annotation] = await annotations_of(shown.run.state, shown.run.control)
     else:
         events = report_from_json(record.report_json).events
         annotations = [annotation for event in events if (annotation := annotation_of(event)) is not None]
-    past = RunHistory(rows=rows, lags=lags, training=training, annotations=annotations, span=span)
+    past = RunHistory(
+        rows=rows,
+        lags=lags,
+        training=training.rows,
+        training_thinned_from=training.thinned_from,
+        annotations=annotations,
+        span=span,
+    )
     return record, shown_policy, past
-
-
-def _with_latest_step(rows: list[Row], live: Report, policy: str) -> list[Row]:
-    """Adds the step of the newest report if it is not recorded yet."""
-    stream = next((stream for stream in live.streams if stream.policy == policy), None)
-    if stream is None or stream.training.steps <= (rows[-1][1][STEP] or 0 if rows else 0):
-        return rows
-    return [*rows, (live.at, step_values(stream))]
 
 
 def _read_history(

@@ -23,7 +23,7 @@ from web.requests.range_points import points_in_range
 from web.requests.run_lookup import ShownRun
 from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ItemList, ResponseModel, error_responses
 from web.rest.contract_models import fields_of
-from web.runs.queries import MAX_STEPS, load_run_view_and_history, time_range_from
+from web.runs.queries import load_run_view_and_history, time_range_from
 from web.runs.sheets import LABELS, TIMELINE, has_chart, run_sheet
 from web.runs.training import TRAINING
 from web.security.roles import Permission, needs
@@ -162,7 +162,7 @@ async def _of_run(request: Request, shown: ShownRun, policy: str, chart: str, en
         shown,
         policy,
         span=time_range_from(request.query_params),
-        training_at_most=MAX_STEPS if training_metric(chart) is not None else 0,
+        training_at_most=None if training_metric(chart) is not None else 0,
     )
     if chart not in ("", TRAINING) and not has_chart(past, chart):
         names = ", ".join((*LABELS, TRAINING))

@@ -18,7 +18,7 @@ from web.requests.run_lookup import RunIndex, ShownRun
 from web.runs import list_view
 from web.runs.evaluations import EvaluationTable, evaluation_tables
 from web.runs.list_queries import STATES, run_list_query, runs_page
-from web.runs.queries import MAX_STEPS, load_run_view, load_run_view_and_history, time_range_from
+from web.runs.queries import load_run_view, load_run_view_and_history, time_range_from
 from web.runs.sheets import LABELS, has_chart, recorded_metric, run_sheet, run_table
 from web.runs.training import SMALL_POINTS, TRAINING, large_chart, metric_insight, run_line, training_view
 from web.runs.views import RUN_CHARTS, SHOWN_POINTS, RunHistory, RunView
@@ -85,7 +85,7 @@ async def show_run(
         page="runs",
         live_texts=shown.run.frames.live_texts if view.is_live else {},
         view=view,
-        training=training_view(past.training),
+        training=training_view(past.training, thinned_from=past.training_thinned_from),
         spread=await _reward_histogram(samples, view),
         rounds=await _rounds(samples, rounds_before),
         launch=await _launch(launcher, view.row.name),
@@ -184,7 +184,7 @@ async def export_chart(
     request: Request, shown: ShownRunDep, name: ChartName, ending: FileFormat, policy: str = ""
 ) -> Response:
     """Returns the chart's series for the time range in the address, by default the whole run, as a file."""
-    view, past = await _load_chart(request, shown, name, policy, training_at_most=MAX_STEPS)
+    view, past = await _load_chart(request, shown, name, policy, training_at_most=None)
     return sheet_response(run_sheet(view, past, name), ending)
 
 
@@ -193,7 +193,7 @@ async def export_chart(
 async def export_training(request: Request, shown: ShownRunDep, ending: FileFormat, policy: str = "") -> Response:
     """Returns all training metrics for the time range in the address, one row for each step, as a file."""
     view, past = await load_run_view_and_history(
-        shown, policy, span=time_range_from(request.query_params), training_at_most=MAX_STEPS
+        shown, policy, span=time_range_from(request.query_params), training_at_most=None
     )
     return await asyncio.to_thread(lambda: sheet_response(run_sheet(view, past, TRAINING), ending))
 
@@ -204,7 +204,7 @@ async def show_training(request: Request, shown: ShownRunDep, policy: str = "") 
     """Returns the small multiples of the training metrics as a fragment, for the live page."""
     span = time_range_from(request.query_params)
     view, past = await load_run_view_and_history(shown, policy, span=span, training_at_most=SMALL_POINTS)
-    training = training_view(past.training)
+    training = training_view(past.training, thinned_from=past.training_thinned_from)
     return responses.with_etag(
         request, shown.run.pages.page(request, "runs/_training.html", view=view, training=training)
     )
@@ -235,7 +235,7 @@ async def show_chart(request: Request, shown: ShownRunDep, name: ChartName, poli
 
 
 async def _load_chart(
-    request: Request, shown: ShownRun, name: str, policy: str, *, training_at_most: int
+    request: Request, shown: ShownRun, name: str, policy: str, *, training_at_most: int | None
 ) -> tuple[RunView, RunHistory]:
     """Returns the run with the figures of a chart. Raises: HTTPException for an unknown run or chart."""
     view, past = await load_run_view_and_history(
@@ -243,6 +243,7 @@ async def _load_chart(
         policy,
         span=time_range_from(request.query_params),
         training_at_most=training_at_most if training_metric(name) is not None else 0,
+        metric=name,
     )
     if not has_chart(past, name):
         raise HTTPException(404, f"No chart with this name. Charts of a run: {', '.join(LABELS)}.")

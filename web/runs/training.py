@@ -17,7 +17,7 @@ from web.components import formats
 from web.components.downloads import Sheet
 from web.components.insights import change_insight
 from web.history.points import rounded
-from web.history.training_steps import STEP
+from web.history.training_steps import STEP, X_VALUES
 from web.runs.endings import EndingsChart, endings_chart
 
 TRAINING = "training"
@@ -67,18 +67,21 @@ class TrainingView:
     """Shares of the endings, which have no small multiples; None without any."""
     steps: tuple[int, int] | None
     """First and last shown step; None without any."""
+    thinned_from: int | None
+    """Number of steps of which some are shown; None if all are."""
     step_times: tuple[tuple[int, float], ...]
     """Steps with their time (Unix seconds): the page's cursor is a time."""
 
 
-def training_view(rows: Sequence[charts.Row]) -> TrainingView:
-    """Builds the section of a run's page. rows: of `training_rows`, oldest first."""
+def training_view(rows: Sequence[charts.Row], *, thinned_from: int | None = None) -> TrainingView:
+    """Builds the section of a run's page. rows, thinned_from: of `training_rows`."""
     steps = [(int(values[STEP] or 0), round(at, 2)) for at, values in rows]
     metrics = [metric for metric in recorded(rows) if metric.group is not MetricGroup.ENDINGS]
     return TrainingView(
         sections=sections([(metric, small_chart(metric, [run_line(metric, rows)])) for metric in metrics]),
         endings=endings_chart(rows),
         steps=(steps[0][0], steps[-1][0]) if steps else None,
+        thinned_from=thinned_from,
         step_times=tuple(steps),
     )
 
@@ -87,7 +90,7 @@ def recorded(*many: Sequence[charts.Row]) -> list[TrainingMetric]:
     """Returns the metrics with a value in any of the rows, in the order in which they are shown."""
     names = {name for rows in many for _, values in rows for name, value in values.items() if value is not None}
     described = [metric for metric in TRAINING_METRICS if metric.name in names]
-    others = names.difference((metric.name for metric in TRAINING_METRICS), (STEP,))
+    others = names.difference((metric.name for metric in TRAINING_METRICS), X_VALUES)
     return [*described, *(metric for name in sorted(others) if (metric := training_metric(name)) is not None)]
 
 
@@ -137,7 +140,7 @@ def metric_insight(metric: TrainingMetric, line: MetricLine) -> str:
 
 def metric_sheet(name: str, rows: Sequence[charts.Row], metrics: Sequence[TrainingMetric]) -> Sheet:
     """Returns the metrics as a sheet, one row for each step. name: of the file."""
-    return as_sheet(name, rows, (STEP, *(metric.name for metric in metrics)))
+    return as_sheet(name, rows, (*X_VALUES, *(metric.name for metric in metrics)))
 
 
 def metric_table(rows: Sequence[charts.Row], metrics: Sequence[TrainingMetric]) -> Table:

@@ -130,6 +130,8 @@ class RunHistory:
     """Version lag of the nodes that lag most, by node name."""
     training: Sequence[charts.Row]
     """Training metrics by step; empty if they were not requested."""
+    training_thinned_from: int | None
+    """Number of steps of which `training` is a part; None if it has all steps."""
     annotations: Sequence[Annotation]
     span: TimeRange | None
     """Requested range; None for the whole run."""

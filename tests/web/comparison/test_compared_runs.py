@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.reports.training_steps import TrainingStepQuery
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import running_web
 from tests.web.page_elements import notice_after, parsed
@@ -16,7 +18,7 @@ from web.database.db import open_database
 from web.history import series_queries, series_writer
 from web.history.points import point_of
 from web.history.samples import NodeBuckets, point_samples
-from web.history.training_steps import TrainingSteps
+from web.history.training_steps import add_steps
 from web.runs.timeline import timeline
 
 SOME_CHARTS = ("reward", "wait", "loss")
@@ -27,12 +29,14 @@ pytestmark = pytest.mark.anyio
 
 async def recorded(directory: Path, run_id: int, synthetic_run: SyntheticRun, *, seconds: int) -> None:
     """Records a run as the recorder does."""
-    database, buckets, steps = open_database(directory, ""), NodeBuckets(), TrainingSteps()
+    database, buckets = open_database(directory, ""), NodeBuckets()
     samples = []
     for second in range(1, seconds + 1):
         report = synthetic_run.report(second)
-        samples += [*point_samples(point_of(report)), *steps.add(report), *buckets.add(report)]
+        samples += [*point_samples(point_of(report)), *buckets.add(report)]
     await database.write(lambda session: series_writer.add(session, run_id, samples, names={}))
+    steps = synthetic_run.training_steps(seconds, TrainingStepQuery(policy=PolicyId("solver"))).steps
+    await database.write(lambda session: add_steps(session, run_id, steps))
     database.close()
 
 

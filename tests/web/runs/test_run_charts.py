@@ -10,13 +10,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from astraflow.contract.training_metrics import TRAINING_METRICS
+from astraflow.contract.training_metrics import ROLLOUT_REWARD, TRAINING_METRICS
 from tests.fakes.synthetic_run import METRICS, SyntheticRun
 from tests.fakes.web import running_web
 from tests.web.comparison.test_compared_runs import recorded
 from tests.web.page_elements import parsed
 from tests.web.runs.test_run_list import filled, record
 from web.charts import scales
+from web.history.training_steps import X_VALUES
 from web.runs.sheets import LABELS
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +47,7 @@ async def test_every_chart_of_a_run_has_its_files_its_table_and_a_link(ended: ht
     page = (await ended.get("/runs/1")).text
     names = {re.match(r"/runs/1/charts/(\w+)\.csv", address)[1] for address in menus(page)}  # type: ignore[index] # the match exists
     assert {"reward", "wait", "timeline", "versions"} == names
-    assert len(metrics(page)) == len(METRICS)
+    assert len(metrics(page)) == len({ROLLOUT_REWARD, *METRICS})
     for address in (*menus(page), *metrics(page)[::8]):
         rows = list(csv.reader(io.StringIO((await ended.get(address)).text)))
         as_json = (await ended.get(address.replace(".csv", ".json"))).json()
@@ -84,9 +85,9 @@ async def test_training_metrics_are_exported_by_step_one_alone_or_all(ended: htt
     assert of_api == every
     assert [row["step"] for row in every] == list(range(1, len(every) + 1))
     assert table[0] == list(every[0])
-    assert table[0][:3] == ["time", "unix_s", "step"]
-    assert set(table[0][3:]) == METRICS.keys()
-    assert alone == [{name: row[name] for name in ("time", "unix_s", "step", "tis_cut")} for row in every]
+    assert table[0][:6] == ["time", "unix_s", *X_VALUES]
+    assert set(table[0][6:]) == {ROLLOUT_REWARD, *METRICS}
+    assert alone == [{name: row[name] for name in ("time", "unix_s", *X_VALUES, "tis_cut")} for row in every]
     assert [row["step"] for row in part] == list(range(10, 21))
 
 
