@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import pytest
 from pydantic import Field
 
 from astraflow.cli.output import json_text
-from astraflow.cli.recipes import fleet_form
 from astraflow.cli.recipes.form import recipe_form
 from astraflow.contract.fleet.instances import Instance, InstanceState, LaunchId
 from astraflow.contract.fleet.pools import FleetStatus, KillScope, PoolSpec
@@ -122,18 +122,20 @@ def test_an_option_of_pools_is_declared_once_and_reaches_toml_the_form_validatio
 ) -> None:
     for module in (fleet_program, preflight_cli, recipe_options):
         monkeypatch.setattr(module, "FleetConfig", FleetConfigWithDisk)
-    monkeypatch.setattr(fleet_form, "_inspected", inspecting_in(tmp_path))
     recipe = tmp_path / "here.toml"
     recipe.write_text(
         'extends = "smoke"\nname = "here"\n'
         'fleet.providers.here = { kind = "local_process" }\nfleet.pools.eu = { provider = "here", disk_gb = 80 }\n'
     )
 
-    (field,) = (field for field in recipe_form(str(recipe)).fields if field.key == "fleet.pools.eu.disk_gb")
+    inspect = inspecting_in(tmp_path)
+    (field,) = (
+        field for field in recipe_form(str(recipe), inspect=inspect).fields if field.key == "fleet.pools.eu.disk_gb"
+    )
     assert (field.kind, field.value, field.minimum) == ("integer", 80, 20)
     assert field.description == "Disk of each instance. Gigabytes."
 
-    refused = recipe_form(str(recipe), ["fleet.pools.eu.disk_gb=5"])
+    refused = recipe_form(str(recipe), ["fleet.pools.eu.disk_gb=5"], inspect=inspect)
     assert [problem.key for problem in refused.problems] == ["fleet.pools.eu.disk_gb"]
 
     assert (
@@ -144,10 +146,10 @@ def test_an_option_of_pools_is_declared_once_and_reaches_toml_the_form_validatio
 def inspecting_in(folder: Path) -> Callable[..., dict[str, Any]]:
     """Returns an inspection of fleet settings that runs in this process instead of a program of its own."""
 
-    def inspect(values: dict[str, Any], *, calls_providers: bool) -> dict[str, Any]:
+    def inspect(values: dict[str, Any]) -> dict[str, Any]:
         file = folder / "fleet.json"
         file.write_text(json.dumps(values))
-        return preflight_cli.describe_config(file, has_calls=calls_providers)
+        return preflight_cli.describe(partial(fleet_program.read_config, file))
 
     return inspect
 

@@ -69,7 +69,10 @@ async def serve(
                     cache=ProcessCache(),
                     followed=FollowedRuns(first_run, database=database, clock=clock, find_folders=find_folders),
                 )
-                await _run(parts, listener, stop, on_ready)
+                try:
+                    await _run(parts, listener, stop, on_ready)
+                finally:
+                    await parts.catalogue.close()
         finally:
             database.close()
 

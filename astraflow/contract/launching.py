@@ -59,6 +59,8 @@ class RecipeCard:
     """Argument that launches it: its name, or the file of a declared recipe."""
     summary: str = ""
     """Its task and method, in a sentence."""
+    is_own: bool = False
+    """True for a recipe of the user's own folders."""
     simulated: tuple[str, ...] = ()
     """Kinds of its simulated plugins."""
     problem: str = ""
@@ -134,6 +136,8 @@ class FormProblem:
     """Key of the setting; empty for a problem of the whole recipe."""
     message: str
     """Cause, and what to do."""
+    line: int | None = None
+    """Line of an edited text, from 1; None without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,8 +216,14 @@ class RecipeForm:
     """Overrides that the role may not make; they are also among the problems. With any, no override is applied."""
     checks: tuple[FormCheck, ...]
     """Checks of this machine."""
+    overrides: tuple[str, ...]
+    """Overrides as in `--set`, also those that an edited text makes."""
+    needs_admin: bool
+    """True if an override changes a setting that only an admin may override."""
     toml: str
     """Overrides as a recipe file that extends this recipe."""
+    text: str
+    """The whole recipe with the overrides as TOML, as its files set it; an edited text stays as it is."""
     usd_per_hour: float
     """Cost of the nodes that the run starts without a fleet. US dollars per hour."""
     has_fleet: bool
@@ -224,6 +234,11 @@ class RecipeForm:
     """Budget of the fleet. US dollars per hour; None for no limit."""
     usd_per_day_max: float | None
     """Budget of the fleet. US dollars per day in UTC; None for no limit."""
+
+    @property
+    def is_unreadable(self) -> bool:
+        """True for an edited text that is no TOML, whose settings are unknown."""
+        return any(not problem.key and problem.line is not None for problem in self.problems)
 
     @property
     def pools_elsewhere(self) -> tuple[str, ...]:

@@ -17,6 +17,9 @@ from astraflow.workflows.components.conversation import ConversationOptions
 from astraflow.workflows.components.roles import RoleWorkflow
 from astraflow.workflows.dataset_answers import DatasetAnswers
 
+OPTIONS_INVALID = "config.invalid"
+"""Code of invalid options, whose lines name the setting already."""
+
 _ONE_TRAJECTORY = ("act", "multi_turn", "single_turn", "tool_use")
 """Workflows whose episodes are one trajectory, besides conversations of a user's own workflow."""
 
@@ -52,13 +55,16 @@ def _check_role(table: str, declared: Values, config: type[Config], derived: Val
 
 
 def check_plugins(recipe: Recipe, origin: ValueOrigin, *, with_heavy: bool) -> None:
+    problems = []
     for path, registry, spec in plugin_specs(recipe):
         if registry.is_heavy(str(spec.get("kind"))) and not with_heavy:
             continue
         try:
-            registry.check(spec)
+            registry.check(spec, where=".".join(path), origin=_below(path, origin))
         except InvalidInput as problem:
-            raise InvalidInput(f"{origin(path)}: {'.'.join(path)}: {problem}", code=problem.code) from None
+            problems.append(problem if problem.code == OPTIONS_INVALID else _at((*path, "kind"), problem, origin))
+    if problems:
+        raise InvalidInput("\n".join(dict.fromkeys(map(str, problems))), code=problems[0].code)
     for name, flow in recipe.flows.items():
         path = ("flows", name, "workflow")
         _check_policies(workflows.build(flow.workflow).policies, recipe, path, origin)
@@ -73,6 +79,16 @@ def check_plugins(recipe: Recipe, origin: ValueOrigin, *, with_heavy: bool) -> N
     _check_judges(recipe, origin)
     if with_heavy:
         _check_algorithms(recipe, origin)
+
+
+def _below(path: tuple[str, ...], origin: ValueOrigin) -> ValueOrigin:
+    """Returns the origin of the values below a path."""
+    return lambda below: origin((*path, *below))
+
+
+def _at(path: tuple[str, ...], problem: InvalidInput, origin: ValueOrigin) -> InvalidInput:
+    """Returns the problem with the setting that it is about."""
+    return InvalidInput(f"{origin(path)}: {'.'.join(path)}: {problem}", code=problem.code)
 
 
 def _check_algorithms(recipe: Recipe, origin: ValueOrigin) -> None:

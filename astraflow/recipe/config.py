@@ -157,7 +157,7 @@ def dataflow_values(recipe: Recipe) -> Values:
         "temperatures": {
             name: policy.algorithm.temperature
             for name, policy in policies
-            if policy.is_trained and policy.algorithm.loss["kind"] not in WITHOUT_RECORDED_LOGPROBS
+            if policy.is_trained and policy.algorithm.loss.get("kind") not in WITHOUT_RECORDED_LOGPROBS
         },
         "engine": recipe.nodes.engine,
         "engines": {**recipe.nodes.engines, **{name: engine_of(recipe, name) for name in _adapted(recipe)}},

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.runtime.config.base import Config, suggest_name
+from astraflow.runtime.config.base import Config, ValueOrigin, suggest_name
 from astraflow.runtime.imports import needs_extra
 
 T = TypeVar("T")
@@ -187,8 +187,12 @@ class Registry(Generic[T]):
 
     def is_heavy(self, kind: str) -> bool:
         """Returns whether looking up this kind imports a module that is heavy or of unknown weight."""
-        if kind in self._registered or kind in self._built_in:
-            return kind in self._heavy and kind not in self._registered
+        return kind not in self._registered and self.has_heavy_module(kind)
+
+    def has_heavy_module(self, kind: str) -> bool:
+        """Returns whether the module of this kind is heavy or of unknown weight, also when it was imported before."""
+        if kind in self._built_in:
+            return kind in self._heavy
         return any(entry.name == kind for entry in self._entries())
 
     def build(self, spec: Mapping[str, Any], *context: Any, **named: Any) -> T:
@@ -204,10 +208,11 @@ class Registry(Generic[T]):
             self._check_parameters(spec["kind"], factory, options, *context, **named)
             raise
 
-    def check(self, spec: Mapping[str, Any]) -> Config:
-        """Validates `spec` without building; returns the options. Raises: InvalidInput."""
+    def check(self, spec: Mapping[str, Any], *, where: str = "", origin: ValueOrigin | None = None) -> Config:
+        """Validates `spec` without building; returns the options. where, origin: of the spec, as those of
+        `Config.parse`; empty: the kind. Raises: InvalidInput."""
         _, options_type = self._find(spec)
-        return options_type.parse(_options_of(spec), where=f"{self.noun} {spec['kind']}")
+        return options_type.parse(_options_of(spec), where=where or f"{self.noun} {spec['kind']}", origin=origin)
 
     def nested(self, spec: Mapping[str, Any]) -> "Iterator[tuple[tuple[str, ...], Registry[Any], Mapping[str, Any]]]":
         """Yields the plugins inside the options of a plugin: their path below it, their registry, and their spec.

@@ -2,7 +2,8 @@
 
 Prints a line per check; exits with code 1 if a check failed. Needs the configuration and credentials, but no run.
 `--json` prints one object for a launch form: problems of the configuration, the configuration with all defaults, its
-schema, bounds of each pool, and unless `--no-calls` is given, prices and checks.
+schema, bounds of each pool, and unless `--no-calls` is given, prices and checks. `--lines` does the same without calls
+for each configuration, a JSON object in a line of the standard input.
 """
 
 import argparse
@@ -10,9 +11,10 @@ import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,14 +109,21 @@ def check_line(provider: str, check: PreflightCheck) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the result of each check; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m maintainer.fleet.preflight_cli", description=__doc__)
-    parser.add_argument("config", type=Path, help="TOML file with providers and pools")
+    parser.add_argument("config", type=Path, nargs="?", help="TOML file with providers and pools")
+    parser.add_argument("--lines", action="store_true", help="validate a configuration for each line of the input")
     parser.add_argument("--json", action="store_true", help="print one JSON object, also for invalid configurations")
     parser.add_argument(
         "--no-calls", action="store_true", help="with --json: validate the configuration only, without provider calls"
     )
     options = parser.parse_args(arguments)
+    if options.lines:
+        for line in sys.stdin:
+            print(json.dumps(describe(partial(_config_of, line))), flush=True)  # noqa: T201 (for a program)
+        return 0
+    if options.config is None:
+        parser.error("the configuration is missing")
     if options.json:
-        print(json.dumps(describe_config(options.config, has_calls=not options.no_calls)))  # noqa: T201 (for a program)
+        print(json.dumps(describe(partial(read_config, options.config), has_calls=not options.no_calls)))  # noqa: T201 (for a program)
         return 0
     try:
         config = read_config(options.config)
@@ -128,12 +137,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(check.is_ok for result in results.values() for check in result.checks) else 1
 
 
-def describe_config(file: Path, *, has_calls: bool) -> dict[str, Any]:
+def _config_of(line: str) -> FleetConfig:
+    return FleetConfig.parse(json.loads(line), where="")
+
+
+def describe(read: Callable[[], FleetConfig], *, has_calls: bool = False) -> dict[str, Any]:
     """Returns a configuration's problems, values, schema, pools and checks as JSON values."""
     answer: dict[str, Any] = {"problems": [], "schema": FleetConfig.model_json_schema(), "config": None}
     answer |= {"pools": [], "checks": []}
     try:
-        config = read_config(file)
+        config = read()
         results: dict[str, ProviderPreflight] = {}
         if has_calls:
             limit_s = min(CALL_S, config.times.call_timeout_s)

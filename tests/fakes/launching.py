@@ -4,14 +4,16 @@ that end as soon as they begin.
 For tests with hundreds of launches; `tests/web/launches/test_launching.py` tests the real launcher.
 """
 
+import asyncio
 import hashlib
 import json
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+from astraflow.cli.recipes import answers
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.launching import FormField, FormProblem, RecipeCard, RecipeForm
 from astraflow.runtime.folders.run_folders import RunFolder
@@ -46,6 +48,33 @@ class CliOutputs:
             self._outputs[key] = output.replace(str(folder), TEST_FOLDER)
         return self._outputs[key].replace(TEST_FOLDER, str(folder))
 
+    async def answer(self, request: Mapping[str, Any], *, folder: Path) -> dict[str, Any]:
+        """Returns the answer to a request about recipes. folder: as in `output`."""
+        text = json.dumps(request)
+        key = (text.replace(str(folder), TEST_FOLDER), _digest([text], folder))
+        if key not in self._outputs:
+            answer = json.dumps(await asyncio.to_thread(answers.answer, request))
+            self._outputs[key] = answer.replace(str(folder), TEST_FOLDER)
+        stored: dict[str, Any] = json.loads(self._outputs[key].replace(TEST_FOLDER, str(folder)))
+        return stored
+
+
+class OwnRecipeProgram:
+    """Answers the requests of the catalogue about recipes in this process: each once, as commands."""
+
+    def __init__(self, outputs: CliOutputs, folder: Path) -> None:
+        self._outputs, self._folder = outputs, folder
+
+    async def ask(self, request: Mapping[str, Any]) -> Any:
+        """Returns the answer to a request. Raises: InvalidInput with the code of its problem."""
+        values = await self._outputs.answer(request, folder=self._folder)
+        if "problem" in values:
+            raise InvalidInput(values["problem"], code=values["code"])
+        return values["answer"]
+
+    async def close(self) -> None:
+        """Does nothing."""
+
 
 def _digest(arguments: Sequence[str], folder: Path) -> str:
     """Digest of the files below the folder that the arguments name."""
@@ -71,7 +100,9 @@ class FakeCatalogue(Catalogue):
             raise InvalidInput(f"no recipe is called {name[:80]!r}; known: smoke")
         return (await self.cards())[0]
 
-    async def form(self, name_or_path: str, overrides: Sequence[str] = (), *, role: str = "") -> RecipeForm:
+    async def form(
+        self, name_or_path: str, overrides: Sequence[str] = (), *, text: str | None = None, role: str = ""
+    ) -> RecipeForm:
         chosen = dict(override.split("=", 1) for override in overrides)
         steps = chosen.get(STEPS, "100")
         problems = () if steps.isdigit() else (FormProblem(key=STEPS, message="a whole number"),)
@@ -98,7 +129,10 @@ class FakeCatalogue(Catalogue):
             problems=problems,
             refusals=(),
             checks=(),
+            overrides=tuple(overrides),
+            needs_admin=False,
             toml=f"steps = {steps}",
+            text=f"[stop]\nsteps = {steps}\n",
             usd_per_hour=0.0,
             has_fleet=False,
             pools=(),

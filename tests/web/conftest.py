@@ -12,10 +12,11 @@ from tests.fakes.browser import browser
 from tests.fakes.control_plane import HISTORY_REPORTS, FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.forking import ForkingProgram
-from tests.fakes.launching import CliOutputs
+from tests.fakes.launching import CliOutputs, OwnRecipeProgram
 from tests.fakes.web import RunningWeb, running_web
 from web.database.db import Database, open_database
 from web.launcher.catalogue import cli_output
+from web.launcher.recipe_program import RecipeProgram
 
 SHORT_HISTORY = 5
 """Past reports. Count."""
@@ -44,15 +45,17 @@ def cli_outputs(forking_cli: ForkingProgram) -> CliOutputs:
 
 @pytest.fixture(autouse=True)
 def shared_cli(cli_outputs: CliOutputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs each command of the recipe catalogue once per session, without the time of its imports; `real_cli` undoes
-    it."""
+    """Runs each command of the recipe catalogue once per session, without the time of its imports, and answers its
+    requests in this process; `real_cli` undoes it."""
     monkeypatch.setattr("web.launcher.catalogue.cli_output", partial(cli_outputs.output, folder=tmp_path))
+    monkeypatch.setattr("web.launcher.catalogue.RecipeProgram", partial(OwnRecipeProgram, cli_outputs, tmp_path))
 
 
 @pytest.fixture
 def real_cli(shared_cli: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starts a process for each command of the recipe catalogue, as a real page does."""
+    """Starts processes for the commands and requests of the recipe catalogue, as a real page does."""
     monkeypatch.setattr("web.launcher.catalogue.cli_output", cli_output)
+    monkeypatch.setattr("web.launcher.catalogue.RecipeProgram", RecipeProgram)
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from astraflow.runtime.folders.run_folders import RunFolder, runs_folder
 from astraflow.runtime.logs import get_logger
 from web.database.db import Database
 from web.database.tables import LaunchedRun
-from web.launcher.catalogue import CLI_COMMAND, child_environment
+from web.launcher.catalogue import CLI_COMMAND
+from web.launcher.environments import child_environment
 from web.launcher.options import LaunchOptions
 
 if TYPE_CHECKING:

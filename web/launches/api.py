@@ -170,6 +170,7 @@ async def _chosen(
     launch_request = LaunchRequest(
         source=source,
         values={name: launch_choice.field_text(value) for name, value in body.set.items()},
+        text=body.text,
         options_from=lambda usual: _options(body, usual),
         key=key,
         reason=getattr(body, "reason", ""),

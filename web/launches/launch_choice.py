@@ -5,20 +5,26 @@ that the user's role may not make before a provider or the environment is used, 
 audit log.
 """
 
+import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.launching import FormProblem, RecipeForm
+from astraflow.runtime.folders.run_folders import RunFolder, runs_folder
 from web.accounts.viewer import Viewer
 from web.launcher.catalogue import overrides_from
+from web.launcher.launcher import UnknownRun
 from web.launcher.options import LaunchOptions, with_join_address
 from web.launches.views import LaunchChoice, LaunchSource
 from web.requests.commands import Commands
 from web.requests.run_lookup import Launches
 from web.security.audit_log import AuditedCommand
+
+RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+"""Pattern of names of runs, which are names of folders."""
 
 ONLY_ADMINS = FormProblem(
     key="",
@@ -45,6 +51,10 @@ class LaunchRequest:
     """Settings as form texts, by key."""
     options_from: Callable[[LaunchOptions], LaunchOptions]
     """Returns the start options, given the default ones."""
+    text: str | None = None
+    """The whole recipe as TOML text, to which `values` were applied; None for the unchanged recipe."""
+    is_text_edited: bool = False
+    """Whether the text was edited after the values, which are then ignored."""
     key: str = ""
     """Idempotency key of the launch; empty for a new one."""
     reason: str = ""
@@ -78,24 +88,28 @@ def field_text(value: object) -> str:
 async def _compose(launches: Launches, viewer: Viewer, request: LaunchRequest) -> LaunchChoice:
     source, role = request.source, viewer.effective_role(viewer.at).value
     base_form = await launches.catalogue.form(source.location)
-    defaults = await _default_options(launches, base_form, source.earlier_run)
+    defaults = source.options or LaunchOptions(has_fleet=base_form.has_fleet)
     form, options, problem = base_form, defaults, ""
-    overrides: list[str] = []
+    values: Mapping[str, str] = {}
     try:
-        form, overrides = await _apply_settings(launches, source.location, base_form, request.values, role)
+        if request.text not in (None, base_form.text):
+            form = await launches.catalogue.form(source.location, text=request.text, role=role)
+        if not request.is_text_edited and not form.is_unreadable:
+            values = request.values
+            form = await _apply_settings(launches, source.location, form, base_form, values, role)
         options = with_join_address(request.options_from(defaults), form, launches.settings)
     except AstraFlowError as error:
         problem = str(error)
     return LaunchChoice(
         source=source,
-        form=_with_entered_values(form, base_form, request.values),
-        overrides=tuple(overrides),
+        form=_with_entered_values(form, base_form, values),
         options=options,
         problem=problem,
         refusals=(*form.refusals, *([ONLY_ADMINS] if source.needs_admin and role != "admin" else [])),
         role=role,
         data_paths=launches.settings.data,
         key=request.key or secrets.token_hex(12),
+        reason=request.reason,
     )
 
 
@@ -121,31 +135,32 @@ async def _with_preflight(launches: Launches, choice: LaunchChoice) -> LaunchCho
         return replace(choice, preflight_problem=str(error))
 
 
-async def _default_options(launches: Launches, form: RecipeForm, earlier_run: str) -> LaunchOptions:
-    """Returns the start options of the earlier run, or else of the recipe."""
-    return (
-        (await launches.launcher.launch(earlier_run)).options
-        if earlier_run
-        else LaunchOptions(has_fleet=form.has_fleet)
-    )
-
-
 async def _apply_settings(
-    launches: Launches, name_or_path: str, unchanged_form: RecipeForm, values: Mapping[str, str], role: str
-) -> tuple[RecipeForm, list[str]]:
-    """Returns a recipe's form with settings applied, including its problems, and the `--set` arguments.
+    launches: Launches, name_or_path: str, form: RecipeForm, base_form: RecipeForm, values: Mapping[str, str], role: str
+) -> RecipeForm:
+    """Returns a form with settings applied, including its problems. base_form: that of the unchanged recipe.
 
     Options of a newly chosen plugin are known only after the first pass. Raises: InvalidInput for an unknown setting.
     """
-    field_keys = {field.key for field in unchanged_form.fields}
-    overrides = overrides_from({key: text for key, text in values.items() if key in field_keys}, unchanged_form)
-    form = await launches.catalogue.form(name_or_path, overrides, role=role) if overrides else unchanged_form
-    if form.refusals:
-        return form, overrides
-    if others := overrides_from({key: text for key, text in values.items() if key not in field_keys}, form):
-        overrides += others
+    field_keys = {field.key for field in form.fields}
+    chosen = {key: text for key, text in values.items() if key in field_keys}
+    if changed := overrides_from(chosen, form):
+        overrides = _changed_overrides(form.overrides, changed, base_form)
         form = await launches.catalogue.form(name_or_path, overrides, role=role)
-    return form, overrides
+    if form.refusals:
+        return form
+    if others := overrides_from({key: text for key, text in values.items() if key not in field_keys}, form):
+        overrides = _changed_overrides(form.overrides, others, base_form)
+        form = await launches.catalogue.form(name_or_path, overrides, role=role)
+    return form
+
+
+def _changed_overrides(overrides: Sequence[str], changed: Sequence[str], base_form: RecipeForm) -> list[str]:
+    """Returns the overrides after a change, without those that it sets back to the value of the recipe."""
+    by_key = {override.partition("=")[0]: override for override in (*overrides, *changed)}
+    texts = {field.key: field.text for field in base_form.fields}
+    back = set(overrides_from({key: texts[key] for key in by_key.keys() & texts.keys()}, base_form, all_values=True))
+    return [override for override in by_key.values() if override not in back]
 
 
 def _with_entered_values(form: RecipeForm, unchanged_form: RecipeForm, values: Mapping[str, str]) -> RecipeForm:
@@ -170,14 +185,25 @@ async def launch_source(launches: Launches, recipe: str, of: str) -> LaunchSourc
             code="launch.invalid_source",
         )
     if of:
-        launched = await launches.launcher.launch(of)
-        if not launched.folder.recipe_file.exists():
-            raise InvalidInput(
-                f"cannot launch a run like {of!r}: it has no recipe, because it never started; launch its recipe",
-                code="launch.no_snapshot",
-            )
-        return LaunchSource(
-            name=of, location=str(launched.folder.recipe_file), earlier_run=of, needs_admin=launched.needs_admin
-        )
+        return await _earlier_run(launches, of)
     card = await launches.catalogue.card(recipe)
     return LaunchSource(name=card.name, location=card.name_or_path, recipe=card.name)
+
+
+async def _earlier_run(launches: Launches, name: str) -> LaunchSource:
+    """Returns a run of this machine as a source. Only an admin may launch it again if it was started in a terminal,
+    where nothing limits its settings. Raises: UnknownRun, InvalidInput for a run that never started."""
+    try:
+        launched = await launches.launcher.launch(name)
+        folder, needs_admin, options = launched.folder, launched.needs_admin, launched.options
+    except UnknownRun:
+        folder, needs_admin, options = RunFolder(runs_folder() / name), True, None
+        if not re.fullmatch(RUN_NAME, name) or not folder.recipe_file.is_file():
+            raise
+    if not folder.recipe_file.exists():
+        raise InvalidInput(
+            f"cannot launch a run like {name!r}: it has no recipe, because it never started; launch its recipe",
+            code="launch.no_snapshot",
+        )
+    location = str(folder.recipe_file)
+    return LaunchSource(name=name, location=location, earlier_run=name, needs_admin=needs_admin, options=options)

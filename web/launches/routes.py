@@ -1,7 +1,7 @@
 """`/runs/new` and `/launches`: launches runs from recipes, and stops, resumes and shows launched runs."""
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
@@ -14,7 +14,8 @@ from web.launches import commands as launch_commands
 from web.launches import launch_choice
 from web.launches.launch_choice import LaunchRequest, Purpose, launch_source
 from web.launches.recipe_cards import recipe_list
-from web.launches.views import SETTING_PREFIX, LaunchChoice, launch_view
+from web.launches.schemas import MAX_TEXT
+from web.launches.views import SETTING_PREFIX, LaunchChoice, launch_view, text_digest
 from web.requests.commands import Commands
 from web.requests.dependencies import (
     RUN_COOKIE,
@@ -49,7 +50,7 @@ async def new(
     form. A link cannot preset settings."""
     if recipe or of:
         choice = await launch_choice.default_choice(launches, viewer, await launch_source(launches, recipe, of))
-        return pages.page(request, "launches/new.html", page="runs", choice=choice)
+        return _form_page(request, pages, "new", choice)
     try:
         listed = recipe_list(await launches.catalogue.cards(), only_runnable=here)
     except AstraFlowError as problem:
@@ -60,9 +61,14 @@ async def new(
 @router.post("/runs/new/preview")
 @needs(Permission.OPERATE)
 async def preview(request: Request, pages: PagesDep, launches: LaunchesDep, commands: CommandsDep) -> Response:
-    """Returns the preview of the launch for the current form values, as a fragment."""
+    """Returns the preview of the launch for the current form values and the text with them, as a fragment; also the
+    fields, if these are others than the page shows."""
     choice = await _chosen(request, launches, commands, Purpose.PREVIEW)
-    return pages.page(request, "launches/_preview.html", choice=choice, status=403 if choice.refusals else 200)
+    submitted = await request.form()
+    has_other_fields = submitted.get("edited") == "text" or submitted.get("fields") != choice.fields_digest
+    return _form_page(
+        request, pages, "_check", choice, has_other_fields=has_other_fields, status=403 if choice.refusals else 200
+    )
 
 
 @router.post("/runs/new/preflight")
@@ -81,7 +87,7 @@ async def launch(request: Request, pages: PagesDep, launches: LaunchesDep, comma
     is_check = "check" in form_values
     choice = await _chosen(request, launches, commands, Purpose.PREFLIGHT if is_check else Purpose.LAUNCH)
     if is_check or not choice.is_ready:
-        return pages.page(request, "launches/new.html", page="runs", choice=choice, status=choice.status)
+        return _form_page(request, pages, "new", choice, status=choice.status)
     try:
         name = await launch_commands.launch(
             launches, commands, choice, reason=form_values.get("reason", ""), key=form_values.get("key", "")
@@ -201,10 +207,24 @@ async def _chosen(request: Request, launches: Launches, commands: Commands, purp
             if key.startswith(SETTING_PREFIX)
         },
         options_from=lambda usual: _options(form_values, usual),
+        text=form_values["text"].replace("\r\n", "\n") if "text" in form_values else None,
+        is_text_edited=_is_text_edited(form_values),
         key=form_values.get("key", "")[:100],
         reason=form_values.get("reason", ""),
     )
     return await launch_choice.choose_launch(launches, commands, launch_request, purpose)
+
+
+def _is_text_edited(form_values: dict[str, str]) -> bool:
+    """Returns whether the text was edited last. Without scripts, an edit of the text is all that is known."""
+    edited, text = form_values.get("edited", ""), form_values.get("text", "").replace("\r\n", "\n")
+    digest = form_values.get("text_digest", "")
+    return edited == "text" or (not edited and bool(digest) and text_digest(text) != digest)
+
+
+def _form_page(request: Request, pages: PagesDep, name: str, choice: LaunchChoice, **facts: Any) -> Response:
+    """Renders the form or a part of it."""
+    return pages.page(request, f"launches/{name}.html", page="runs", choice=choice, max_text=MAX_TEXT, **facts)
 
 
 def _options(form_values: dict[str, str], usual: LaunchOptions) -> LaunchOptions:

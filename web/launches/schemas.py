@@ -11,6 +11,8 @@ from web.rest.contract_models import fields_of
 
 MAX_SETTINGS = 200
 MAX_TIME_LIMIT_S = 1e7
+MAX_TEXT = 64 * 1024
+"""Longest text of a recipe. Characters."""
 
 SETTING_KEY_PATTERN = r"^[A-Za-z0-9_.\-]{1,200}$"
 SettingKey = Annotated[str, StringConstraints(pattern=SETTING_KEY_PATTERN)]
@@ -63,6 +65,12 @@ class LaunchSettings(RequestBody):
         max_length=MAX_SETTINGS,
         description="Settings to override, by key.",
         json_schema_extra={"propertyNames": {"pattern": SETTING_KEY_PATTERN}},
+    )
+    text: str | None = Field(
+        None,
+        max_length=MAX_TEXT,
+        pattern=WITHOUT_NUL,
+        description="The recipe as TOML: settings in which it differs are overridden, then those of `set`.",
     )
     fleet: bool | None = Field(
         None,

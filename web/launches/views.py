@@ -1,14 +1,16 @@
 """Launch page: the form of a recipe with its values, and launched runs."""
 
+import hashlib
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
 from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.contract.launching import FormField, FormProblem, ProviderCheck, RecipeForm, RecipePreflight
 from astraflow.runtime.config.setting_permissions import SettableBy
+from web.components.formats import several
 from web.launcher.launcher import LAUNCH_LOG, Launch, LaunchState
 from web.launcher.options import LaunchOptions
 from web.launches.cost import cost_of_nodes, cost_of_pools, instances_text
@@ -36,6 +38,8 @@ class LaunchSource:
     """Name of the earlier run; empty for a recipe."""
     needs_admin: bool = False
     """Whether it has settings that only an admin may override."""
+    options: LaunchOptions | None = None
+    """Start options of an earlier run; None for the usual ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,6 @@ class LaunchChoice:
 
     source: LaunchSource
     form: RecipeForm
-    overrides: tuple[str, ...]
     options: LaunchOptions
     problem: str
     """Problem that is not about a setting; empty for none."""
@@ -66,10 +69,17 @@ class LaunchChoice:
     """Folders from which data paths may be chosen."""
     key: str
     """Idempotency key of the form; two requests with it launch one run."""
+    reason: str = ""
+    """Reason that the user entered."""
     preflight: RecipePreflight | None = None
     """Preflight check of the providers; None before it ran."""
     preflight_problem: str = ""
     """Cause why the preflight check could not run; empty otherwise."""
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Settings that differ from the source, as `--set` arguments."""
+        return self.form.overrides
 
     @property
     def title(self) -> str:
@@ -108,15 +118,51 @@ class LaunchChoice:
         )
 
     @property
-    def other_problems(self) -> Sequence[FormProblem]:
-        """Problems that belong to no field of the form."""
-        return [problem for problem in self.form.problems if not self._is_of_a_field(problem)]
+    def text_lines(self) -> Sequence[int]:
+        """Numbers of the lines of the text."""
+        return range(1, self.form.text.count("\n") + 2)
 
-    def _is_of_a_field(self, problem: FormProblem) -> bool:
-        return any(
-            problem.key == field.key or (field.kind == "plugins" and problem.key.startswith(f"{field.key}."))
-            for field in self.form.fields
+    @property
+    def error_lines(self) -> frozenset[int]:
+        """Lines of the text that have a problem."""
+        return frozenset(problem.line for problem in self.form.problems if problem.line is not None)
+
+    @property
+    def line_problems(self) -> Sequence[FormProblem]:
+        """Problems of the text, each with its line."""
+        return [problem for problem in self.form.problems if problem.line is not None]
+
+    def field_of(self, problem: FormProblem) -> str:
+        """Returns the key of the field at which a problem is shown; empty for none."""
+        return next(
+            (
+                field.key
+                for field in self.form.fields
+                if problem.key == field.key or (field.kind == "plugins" and problem.key.startswith(f"{field.key}."))
+            ),
+            "",
         )
+
+    @property
+    def has_problem_below(self) -> bool:
+        """Whether a field of the collapsed settings has a problem."""
+        return any(self.problem_of(field.key) for field in self.form.fields if not field.is_basic)
+
+    @property
+    def fields_digest(self) -> str:
+        """Digest of the fields, to which a page compares those that it shows."""
+        return text_digest("\n".join(field.key for field in self.form.fields))
+
+    @property
+    def text_digest(self) -> str:
+        """Digest of the text, by which an edit without scripts is noticed."""
+        return text_digest(self.form.text)
+
+    @property
+    def verdict(self) -> str:
+        """Title of the preview: whether it can be launched, or the number of problems."""
+        count = len(self.form.problems) + bool(self.problem) + sum(not refusal.key for refusal in self.refusals)
+        return "Ready to launch" if self.is_ready else several(count, "problem")
 
     @property
     def is_ready(self) -> bool:
@@ -152,8 +198,7 @@ class LaunchChoice:
     @property
     def needs_admin(self) -> bool:
         """Whether it overrides settings that only an admin may override."""
-        admins = {field.key for field in self.form.fields if field.settable_by == SettableBy.ADMIN.value}
-        return self.source.needs_admin or any(override.partition("=")[0] in admins for override in self.overrides)
+        return self.source.needs_admin or self.form.needs_admin
 
     @property
     def problem_text(self) -> str:
@@ -176,12 +221,17 @@ class LaunchChoice:
         changed = [override.partition("=")[0] for override in self.overrides]
         return {
             **self._source_field,
-            **({"set": {key: _as_json(fields[key]) for key in changed if key in fields}} if changed else {}),
+            **self._settings_of(changed, fields),
             "fleet": self.options.has_fleet,
             "ends_by_itself": self.options.ends_by_itself,
             "limit_s": self.options.limit_s,
             "reason": "why",
         }
+
+    def _settings_of(self, changed: Sequence[str], fields: Mapping[str, FormField]) -> dict[str, object]:
+        if all(key in fields for key in changed):
+            return {"set": {key: _as_json(fields[key]) for key in changed}} if changed else {}
+        return {"text": self.form.text}  # it has settings without a field
 
     @property
     def request(self) -> str:
@@ -242,6 +292,11 @@ class LaunchView:
     def tone(self) -> str:
         """Tone of its state."""
         return TONES[self.launch.state]
+
+
+def text_digest(text: str) -> str:
+    """Returns the digest of a text of a recipe."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _as_json(field: FormField) -> bool | int | float | str | None:

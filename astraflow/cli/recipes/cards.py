@@ -1,9 +1,11 @@
 """Cards of recipes: picture, needs, and why this machine cannot run one."""
 
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from astraflow.cli.ports import free_ports
-from astraflow.cli.recipes.declared import check_declared_recipe, declared_recipes
+from astraflow.cli.recipes.declared import DeclaredRecipe, check_declared_recipe, declared_recipes
 from astraflow.cli.recipes.fleet_form import FleetForm
 from astraflow.cli.recipes.placement import needs_gpu
 from astraflow.cli.recipes.plan import plan_recipe
@@ -31,6 +33,9 @@ from astraflow.workflows import workflows
 
 _GPU_BYTES = 79 * 2**30
 """Memory of the GPUs for which recipes are planned; an engine takes its share of it."""
+
+MACHINE_S = 60.0
+"""Time after which the facts about this machine are read again. Seconds."""
 
 TWIN = "tiny"
 """Name of a variant that trains a small model on the same task."""
@@ -55,15 +60,21 @@ def recipe_cards(folders: Sequence[Path] = ()) -> list[RecipeCard]:
 
     Raises: InvalidInput for an unreadable folder.
     """
-    machine = this_machine()
-    packaged = [_recipe_card(name, name, machine) for name in packaged_recipes()]
-    declared = [
-        RecipeCard(name=recipe.name, name_or_path=str(recipe.file), problem=recipe.problem)
-        if recipe.problem
-        else _recipe_card(recipe.name, str(recipe.file), machine, folders)
-        for recipe in declared_recipes(folders)
-    ]
-    return packaged + declared
+    packaged = [_recipe_card(name, name, folders=()) for name in packaged_recipes()]
+    return packaged + [_declared_card(recipe, folders) for recipe in declared_recipes(folders)]
+
+
+def recipe_card(name: str, folders: Sequence[Path] = ()) -> RecipeCard:
+    """Returns the card of a recipe. Raises: InvalidInput for an unknown name, and as `recipe_cards`."""
+    packaged, declared = packaged_recipes(), {recipe.name: recipe for recipe in declared_recipes(folders)}
+    if name in packaged:
+        return _recipe_card(name, name, folders=())
+    if name in declared:
+        return _declared_card(declared[name], folders)
+    raise InvalidInput(
+        f"cannot launch the recipe {name[:80]!r}: unknown name; use one of {', '.join([*packaged, *declared])}",
+        code="recipe.unknown",
+    )
 
 
 def obstacles(recipe: Recipe, location: str, machine: Machine) -> Iterator[RecipeObstacle]:
@@ -122,6 +133,16 @@ def this_machine() -> Machine:
     )
 
 
+def recent_machine() -> Machine:
+    """Returns the facts about this machine, at most a minute old: finding its GPUs and engines starts programs."""
+    return _machine_of(int(time.monotonic() // MACHINE_S))
+
+
+@lru_cache(maxsize=1)
+def _machine_of(interval: int) -> Machine:
+    return this_machine()
+
+
 def _needs_if_planned(recipe: Recipe) -> RecipeNeeds:
     try:
         return needs_of(recipe)
@@ -135,7 +156,13 @@ def simulated_kinds(recipe: Recipe) -> tuple[str, ...]:
     return tuple(sorted({kind for kind in kinds if kind == SIMULATED_KIND}))
 
 
-def _recipe_card(name: str, location: str, machine: Machine, folders: Sequence[Path] = ()) -> RecipeCard:
+def _declared_card(recipe: DeclaredRecipe, folders: Sequence[Path]) -> RecipeCard:
+    if recipe.problem:
+        return RecipeCard(name=recipe.name, name_or_path=str(recipe.file), problem=recipe.problem, is_own=True)
+    return replace(_recipe_card(recipe.name, str(recipe.file), folders=folders), is_own=True)
+
+
+def _recipe_card(name: str, location: str, *, folders: Sequence[Path]) -> RecipeCard:
     summary = ""
     try:
         if folders:
@@ -154,7 +181,7 @@ def _recipe_card(name: str, location: str, machine: Machine, folders: Sequence[P
         measured_on=recipe.card.measured_on,
         needs=_needs_if_planned(recipe),
         picture=_picture(recipe),
-        obstacles=tuple(dict.fromkeys(obstacles(recipe, location, machine))),
+        obstacles=tuple(dict.fromkeys(obstacles(recipe, location, recent_machine()))),
     )
 
 
@@ -238,7 +265,9 @@ def checks(recipe: Recipe, fleet: FleetForm, *, problems: int, host: str) -> Ite
     yield FormCheck(
         name="Recipe",
         is_ok=not problems,
-        message=f"{problems} problems, shown next to the fields" if problems else "all settings are valid",
+        message=f"{problems} problem{'s' if problems > 1 else ''}, shown next to the fields"
+        if problems
+        else "all settings are valid",
     )
     yield _disk()
     yield _memory(recipe, fleet)

@@ -5,9 +5,13 @@ this process, which a run launched from here would have too.
 """
 
 import json
+import select
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +32,10 @@ TABLES = ("pools", "budget", "envelope", "times")
 """Tables that a form may change; providers stay as in the recipe."""
 
 _CHECKS = TypeAdapter(tuple[ProviderCheck, ...])
+_COMMAND = (sys.executable, "-m", "maintainer.fleet.preflight_cli")
+
+Inspect = Callable[[Values], dict[str, Any]]
+"""Returns the output of the program of the fleet service for a configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +55,14 @@ class FleetForm:
     """JSON schema of the settings; None without a fleet."""
 
 
-def fleet_form(recipe: Recipe, *, calls_providers: bool) -> FleetForm:
-    """Returns the recipe's fleet settings, or their problems. calls_providers: run the checks, which take seconds.
+def fleet_form(recipe: Recipe, inspect: Inspect) -> FleetForm:
+    """Returns the recipe's fleet settings, or their problems. inspect: checks a configuration of the fleet service.
 
     Raises: InvalidInput when the program of the fleet service fails, DeadlineExceeded.
     """
     require_package("sqlmodel", extra="fleet", to="check the fleet settings")
     values = fleet_values(recipe, run="preflight")
-    inspection = _inspected(values, calls_providers=calls_providers)
+    inspection = inspect(values)
     if inspection["problems"]:
         problems = tuple(_problem(line) for line in inspection["problems"])
         return FleetForm(problems=problems, schema=inspection["schema"])
@@ -72,14 +80,14 @@ def fleet_form(recipe: Recipe, *, calls_providers: bool) -> FleetForm:
     )
 
 
-def _inspected(values: Values, *, calls_providers: bool) -> dict[str, Any]:
-    """Runs the program of the fleet service on a configuration and returns its output."""
+def inspect_once(values: Values, *, calls_providers: bool = False) -> dict[str, Any]:
+    """Runs the program of the fleet service on a configuration and returns its output. calls_providers: with prices and
+    preflight checks, which take seconds."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "fleet.json"
         file.touch(mode=0o600)
         file.write_text(json.dumps(values))
-        command = [sys.executable, "-m", "maintainer.fleet.preflight_cli", str(file), "--json"]
-        command += [] if calls_providers else ["--no-calls"]
+        command = [*_COMMAND, str(file), "--json", *([] if calls_providers else ["--no-calls"])]
         try:
             process = subprocess.run(  # noqa: S603 (a list of arguments, no shell)
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
@@ -91,13 +99,54 @@ def _inspected(values: Values, *, calls_providers: bool) -> dict[str, Any]:
             ) from None
     if process.returncode:
         last_line = process.stderr.strip().splitlines()[-1:]
-        raise InvalidInput(
-            "cannot check the fleet settings: the program of the fleet service failed; its output: "
-            f"{''.join(last_line)}",
-            code="fleet.preflight_failed",
-        )
+        raise _failed(f"its output: {''.join(last_line)}")
     inspection: dict[str, Any] = json.loads(process.stdout)
     return inspection
+
+
+class FleetProgram:
+    """Program of the fleet service that stays, so that each further configuration takes milliseconds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+
+    def inspect(self, values: Values) -> dict[str, Any]:
+        """Returns the program's output for a configuration, without calls to providers. Raises: InvalidInput."""
+        with self._lock:
+            if self._process is None or self._process.poll() is not None:
+                self._process = subprocess.Popen(  # noqa: S603 (a list of arguments, no shell)
+                    [*_COMMAND, "--lines"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+            output = self._exchange(self._process, json.dumps(values))
+        inspection: dict[str, Any] = json.loads(output)
+        return inspection
+
+    def close(self) -> None:
+        """Ends the program."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+    def _exchange(self, process: "subprocess.Popen[str]", line: str) -> str:
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101 (pipes)
+        with suppress(BrokenPipeError):  # it has ended, and has no output
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+        answers, _, _ = select.select([process.stdout], [], [], TIMEOUT_S)
+        output = process.stdout.readline() if answers else ""
+        if not output:
+            process.kill()
+            process.communicate()
+            raise _failed("it gave no answer; its errors are in the log of the page")
+        return output
+
+
+def _failed(cause: str) -> InvalidInput:
+    return InvalidInput(
+        f"cannot check the fleet settings: the program of the fleet service failed; {cause}",
+        code="fleet.preflight_failed",
+    )
 
 
 def _problem(line: str) -> str:

@@ -4,14 +4,17 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from astraflow.cli.recipes.cards import LOOPBACK, checks, obstacles, simulated_kinds, this_machine
+from astraflow.cli.recipes.cards import LOOPBACK, checks, obstacles, recent_machine, simulated_kinds
 from astraflow.cli.recipes.declared import check_declared_recipe
-from astraflow.cli.recipes.fleet_form import FleetForm, fleet_form
-from astraflow.cli.recipes.override_limits import Limits, SettingClasses, refusals
+from astraflow.cli.recipes.fleet_form import FleetForm, Inspect, fleet_form, inspect_once
+from astraflow.cli.recipes.override_limits import Limits, SettingClasses, needs_admin, refusals
 from astraflow.cli.recipes.settings import form_field, list_field, plugin_schema, recipe_schema, schema_at
+from astraflow.cli.recipes.toml_editor import line_of, overrides_of, recipe_text, setting_lines, text_problem
 from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.contract.launching import FormCheck, FormField, FormProblem, RecipeForm, RecipePreflight
 from astraflow.recipe.config import Recipe
@@ -24,37 +27,46 @@ def recipe_form(
     location: str,
     overrides: Sequence[str] = (),
     *,
+    text: str | None = None,
     folders: Sequence[Path] = (),
     host: str = LOOPBACK,
     limits: Limits | None = None,
+    inspect: Inspect = inspect_once,
 ) -> RecipeForm:
-    """Returns the form of a recipe with overrides as in `--set`, including their problems.
+    """Returns the form of a recipe with overrides as in `--set`, including all their problems.
 
-    folders: folders of declared recipes, which may use no other files. host: address at which a run with remote nodes
-    would listen. limits: limits of the user; None for the local user.
+    text: the recipe as TOML text that the user edited, instead of overrides. folders: folders of declared recipes,
+    which may use no other files. host: address at which a run with remote nodes would listen. limits: limits of the
+    user; None for the local user. inspect: checks the settings of the fleet.
     Raises: InvalidInput for a recipe that cannot be loaded without the overrides.
     """
     _check_location(location, folders)
     unchanged = load_recipe(location, check=Check.NONE)
-    refused = _refused(unchanged, overrides, limits)
-    chosen, problems, overrides = unchanged, list(refused), () if refused else overrides
+    problems: list[FormProblem] = []
     try:
-        chosen = load_recipe(location, overrides, check=Check.NONE)
-        load_recipe(location, overrides, check=Check.ALL if _changes_heavy_plugin(unchanged, chosen) else Check.LIGHT)
+        overrides = overrides if text is None else overrides_of(text, location)
     except InvalidInput as problem:
-        problems += [_problem(line) for line in str(problem).splitlines()]
+        problems.append(text_problem(problem))
+    refused = _refused(unchanged, overrides, limits)
+    chosen, invalid = (unchanged, []) if refused else _load_valid(location, unchanged, overrides)
     has_fleet = bool(chosen.fleet.get("providers") or chosen.fleet.get("pools"))
-    fleet = fleet_form(chosen, calls_providers=False) if has_fleet else FleetForm()
-    problems += [_problem(line) for line in fleet.problems]
+    fleet = fleet_form(chosen, inspect) if has_fleet else FleetForm()
+    problems += [*refused, *invalid, *(_problem(line) for line in fleet.problems)]
+    text = recipe_text(location, () if refused else overrides) if text is None else text
+    lines = setting_lines(text)
+    problems = [_with_line(problem, lines) for problem in problems]
     return RecipeForm(
         name=location,
         summary=unchanged.summary,
         simulated=simulated_kinds(chosen),
         fields=tuple(_fields(chosen, fleet)),
         problems=tuple(problems),
-        refusals=refused,
+        refusals=tuple(_with_line(refusal, lines) for refusal in refused),
+        overrides=tuple(overrides),
+        needs_admin=not refused and needs_admin(unchanged, overrides),
         checks=(*checks(chosen, fleet, problems=len(problems), host=host), *_machine_checks(chosen, location)),
-        toml=as_toml(location, overrides),
+        toml=as_toml(location, () if refused else overrides),
+        text=text,
         usd_per_hour=chosen.nodes.count * chosen.nodes.price_per_hour,
         has_fleet=has_fleet,
         pools=fleet.pools,
@@ -63,11 +75,44 @@ def recipe_form(
     )
 
 
+def _load_valid(location: str, unchanged: Recipe, overrides: Sequence[str]) -> tuple[Recipe, list[FormProblem]]:
+    """Returns the recipe with the overrides that are valid, and the problems of the others.
+
+    A check ends at its first problems, so it is repeated without the overrides that these are about.
+    """
+    chosen, problems, remaining = unchanged, dict[FormProblem, None](), list(overrides)
+    while True:
+        try:
+            chosen = load_recipe(location, remaining, check=Check.NONE)
+            is_heavy = _changes_heavy_plugin(unchanged, chosen)
+            load_recipe(location, remaining, check=Check.ALL if is_heavy else Check.LIGHT)
+        except InvalidInput as problem:
+            lines = [_problem(line) for line in str(problem).splitlines()]
+            problems |= dict.fromkeys(lines)
+            valid = [override for override in remaining if not any(_is_about(line, override) for line in lines)]
+            if len(valid) < len(remaining):
+                remaining = valid
+                continue
+        return chosen, list(problems)
+
+
+def _is_about(problem: FormProblem, override: str) -> bool:
+    """Returns whether a problem is about the setting of an override, or about a setting inside or around it."""
+    key = problem.key.removesuffix(".kind")  # without its kind, a plugin's other options mean nothing
+    changed = override.partition("=")[0].strip()
+    return bool(key) and (f"{changed}.".startswith(f"{key}.") or f"{key}.".startswith(f"{changed}."))
+
+
+def _with_line(problem: FormProblem, lines: Mapping[str, int]) -> FormProblem:
+    """Returns a problem with its line in the text, if it has one."""
+    return problem if problem.line else replace(problem, line=line_of(problem.key, lines))
+
+
 def _changes_heavy_plugin(unchanged: Recipe, chosen: Recipe) -> bool:
     """Returns whether `chosen` has a plugin that takes seconds to import, with options that `plain` does not have."""
     before = {path: spec for path, _, spec in plugin_specs(unchanged)}
     return any(
-        registry.is_heavy(str(spec.get("kind"))) and before.get(path) != spec
+        registry.has_heavy_module(str(spec.get("kind"))) and before.get(path) != spec
         for path, registry, spec in plugin_specs(chosen)
     )
 
@@ -83,7 +128,7 @@ def preflight_recipe(
     if refused := _refused(load_recipe(location, check=Check.NONE), overrides, limits):
         message = "; ".join(f"cannot override {refusal.key}: {refusal.message}" for refusal in refused)
         raise NotPermitted(message, code="recipe.override_refused")
-    fleet = fleet_form(load_recipe(location, overrides, check=Check.NONE), calls_providers=True)
+    fleet = fleet_form(load_recipe(location, overrides, check=Check.NONE), partial(inspect_once, calls_providers=True))
     if fleet.problems:
         raise InvalidInput("\n".join(fleet.problems), code="recipe.invalid_fleet")
     return RecipePreflight(pools=fleet.pools, checks=fleet.checks)
@@ -91,7 +136,7 @@ def preflight_recipe(
 
 def _machine_checks(recipe: Recipe, location: str) -> Iterator[FormCheck]:
     """Yields a check for each reason why this machine cannot run the recipe as it is."""
-    for obstacle in dict.fromkeys(obstacles(recipe, location, this_machine())):
+    for obstacle in dict.fromkeys(obstacles(recipe, location, recent_machine())):
         yield FormCheck(name="Machine", is_ok=False, message=f"{obstacle.cause}; {obstacle.remedy}")
 
 

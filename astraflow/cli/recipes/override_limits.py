@@ -70,15 +70,28 @@ def refusals(plain: Recipe, overrides: Sequence[str], limits: Limits) -> list[Re
 
     Compares values, so the form of an override does not matter: key by key, as a table, or inside a list.
     """
+    messages = (
+        (path, _refusal_message(class_, value, limits)) for path, class_, value in _changed_settings(plain, overrides)
+    )
+    return [Refusal(key=".".join(path), message=message) for path, message in messages if message]
+
+
+def needs_admin(plain: Recipe, overrides: Sequence[str]) -> bool:
+    """Returns whether the overrides change a setting that only an admin may override."""
+    return any(class_ is SettableBy.ADMIN for _, class_, _ in _changed_settings(plain, overrides))
+
+
+def _changed_settings(plain: Recipe, overrides: Sequence[str]) -> Iterator[tuple[Path, SettableBy, Any]]:
+    """Yields the settings that the overrides change, with their classes and new values."""
+    if not overrides:
+        return
     before: Mapping[str, Any] = json.loads(snapshot(plain))
     after = before
     for override in overrides:
         after = merge_tables(after, parse_override(override))
     classes = SettingClasses(plain, after, imports_heavy=True)
-    messages = (
-        (path, _refusal_message(classes.class_of(path), value, limits)) for path, value in _changes(before, after)
-    )
-    return [Refusal(key=".".join(path), message=message) for path, message in messages if message]
+    for path, value in _changes(before, after):
+        yield path, classes.class_of(path), value
 
 
 class SettingClasses:
@@ -117,7 +130,7 @@ class SettingClasses:
         if path[depth:] == ("kind",):
             return SettableBy.AGENT
         kind = str(_value_at(self._values, (*path[:depth], "kind")))
-        if registry.is_heavy(kind) and not self._imports_heavy:
+        if not self._imports_heavy and registry.has_heavy_module(kind):
             return SettableBy.AGENT
         try:
             options = registry.options(kind)

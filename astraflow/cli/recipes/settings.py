@@ -144,7 +144,7 @@ def recipe_schema() -> Values:
 def plugin_schema(registry: Registry[Any], spec: Mapping[str, Any]) -> Values | None:
     """Returns the JSON schema of a plugin's options; None if it cannot be imported here or takes long to import."""
     kind = str(spec.get("kind"))
-    if registry.is_heavy(kind):
+    if registry.has_heavy_module(kind):
         return None
     try:
         return registry.options(kind).model_json_schema()

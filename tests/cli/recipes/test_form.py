@@ -77,8 +77,9 @@ def test_a_fleet_problem_is_reported_at_its_field(here: str) -> None:
 @pytest.mark.long
 def test_a_plugin_with_a_slow_import_is_checked_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[str] = []
-    monkeypatch.setattr(losses, "is_heavy", lambda kind: True)
-    monkeypatch.setattr(losses, "check", lambda spec: checked.append(spec["kind"]))
+    for name in ("is_heavy", "has_heavy_module"):
+        monkeypatch.setattr(losses, name, lambda kind: True)
+    monkeypatch.setattr(losses, "check", lambda spec, **_: checked.append(spec["kind"]))
     assert recipe_form("smoke", ["stop.steps=7"]).problems == ()
     assert checked == []
     recipe_form("smoke", ["policies.solver.algorithm.loss={kind='ppo', clip_high=0.3}"])
@@ -87,7 +88,29 @@ def test_a_plugin_with_a_slow_import_is_checked_only_after_a_change(monkeypatch:
 
 def test_a_problem_of_a_changed_plugin_is_shown_at_its_field() -> None:
     (problem,) = recipe_form("smoke", ["policies.solver.algorithm.loss={kind='ppo', clip_high=-4}"]).problems
-    assert problem.key == "policies.solver.algorithm.loss"
+    assert problem.key == "policies.solver.algorithm.loss.clip_high"
+
+
+def test_every_problem_is_reported_at_once_each_at_its_field() -> None:
+    overrides = [
+        "flows.train.group_size=0",
+        "stop.steps=many",
+        "policies.solver.algorithm.loss={kind='ppo', clip_low='wide', clip_high=-4}",
+        "flows.train.reward.kind=exact_mach",
+        "flows.train.workflow.temperature=-1",
+    ]
+    form = recipe_form("smoke", overrides)
+    assert sorted(problem.key for problem in form.problems) == [
+        "flows.train.group_size",
+        "flows.train.reward.kind",
+        "flows.train.workflow.temperature",
+        "policies.solver.algorithm.loss.clip_high",
+        "policies.solver.algorithm.loss.clip_low",
+        "stop.steps",
+    ]
+    (check,) = (check for check in form.checks if check.name == "Recipe")
+    assert "6 problems" in check.message
+    assert "1 problem," in recipe_form("smoke", overrides[:1]).checks[0].message
 
 
 def test_a_list_of_plugins_keeps_order_and_options(tmp_path: Path) -> None:
@@ -196,4 +219,4 @@ def test_an_environment_has_fields_of_its_own(tmp_path: Path) -> None:
     assert (length.value, length.settable_by, length.description) == (5, "agent", "Steps to the door.")
     assert "test_corridor" in field(form, "flows.train.workflow.environment.kind").choices
     wrong = recipe_form(str(tmp_path / "act.toml"), ["flows.train.workflow.environment.size=5"])
-    assert [problem.key for problem in wrong.problems] == ["flows.train.workflow.environment"]
+    assert [problem.key for problem in wrong.problems] == ["flows.train.workflow.environment.size"]

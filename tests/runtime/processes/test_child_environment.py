@@ -59,6 +59,7 @@ STARTS = {
     "astraflow/trainer/ranks/launch.py": "ranks of the same trainer",
     "maintainer/fleet/providers/slurm/provider.py": "clients of Slurm; jobs get the named variables",
     "web/launcher/catalogue.py": "the same command line, without the tokens of the page",
+    "web/launcher/recipe_program.py": "a program of ours, without the tokens of the page",
     "web/launcher/launcher.py": "runs of the same user, without the tokens of the page",
 }
 """Modules that start programs, and what these get."""
@@ -103,6 +104,7 @@ def test_every_module_that_starts_programs_says_what_they_get() -> None:
         "astraflow/runtime/processes/child.py",
         "web/launcher/catalogue.py",
         "web/launcher/launcher.py",
+        "web/launcher/recipe_program.py",
     }, "the first defines it, and that of the others withholds the tokens of the page"
     assert all("child_environment(" in (ROOT / module).read_text() for module in minimal)
 

@@ -24,7 +24,8 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.forking import ForkingProgram
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import notice_after, parsed
-from web.launcher.catalogue import Catalogue, child_environment, overrides_from
+from web.launcher.catalogue import Catalogue, overrides_from
+from web.launcher.environments import child_environment
 from web.launcher.launcher import log_tail
 from web.launcher.options import LaunchOptions
 
@@ -259,7 +260,10 @@ def form_of(*fields: FormField) -> RecipeForm:
         problems=(),
         refusals=(),
         checks=(),
+        overrides=(),
+        needs_admin=False,
         toml="",
+        text="",
         usd_per_hour=0.0,
         has_fleet=False,
         pools=(),
