@@ -21,6 +21,8 @@ from docs.generate.plugin_slots import ALGORITHM_SLOTS, SLOTS
 from maintainer.agent.config import MaintainerConfig
 from maintainer.fleet.config import FleetConfig
 from web.accounts.openid_provider import OpenIdConfig
+from web.alerting.mail import MailConfig
+from web.alerting.rules import RuleSpec
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -86,6 +88,10 @@ def test_toml_blocks_are_valid(document: str, text: str) -> None:
         check_recipe({"flows": {"train": flow_of(values)}}, document)
     elif keys <= FleetConfig.model_fields.keys():
         check_fleet(values)
+    elif keys == {"rule"}:
+        assert [RuleSpec.parse(rule, where=document) for rule in values["rule"]]
+    elif "sender" in keys:
+        MailConfig.parse(values, where=document)
     elif not keys <= set(PLAIN):
         options: type[Config] = OpenIdConfig if "issuer" in keys else MaintainerConfig
         options.parse(values, where=document)

@@ -157,7 +157,8 @@ def inspecting_in(folder: Path) -> Callable[..., dict[str, Any]]:
 def renderer() -> PageRenderer:
     """Returns a renderer of fragments."""
     clock = ManualClock()
-    return PageRenderer(Settings(directory=Path()), RunState(clock), FleetState(clock, is_absent=True), name=str)
+    fleet = FleetState(clock, is_absent=True)
+    return PageRenderer(Settings(directory=Path()), RunState(clock), fleet, name=str, alerts=int)
 
 
 def fleet_status() -> FleetStatus:

@@ -24,6 +24,7 @@ from web.service import serve
 TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the variable's name, not a secret)
 FLEET_TOKEN = "ASTRAFLOW_FLEET_TOKEN"  # noqa: S105 (the variable's name, not a secret)
 PROVIDER_SECRET = "ASTRAFLOW_OIDC_SECRET"  # noqa: S105 (the variable's name, not a secret)
+MAIL_PASSWORD = "ASTRAFLOW_MAIL_PASSWORD"  # noqa: S105 (the variable's name, not a secret)
 
 GC_THRESHOLDS = (10_000, 5, 80)
 """Thresholds of the garbage collector. Reports of thousands of nodes are many objects without cycles: collecting as
@@ -105,6 +106,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--join-name", default="", metavar="NAME", help="host name under which remote nodes reach it")
     parser.add_argument("--provider", type=Path, metavar="FILE", help="TOML file with the OpenID provider for logins")
+    parser.add_argument("--alerts", type=Path, metavar="FILE", help="TOML file with rules of alerts")
+    parser.add_argument("--mail", type=Path, metavar="FILE", help="TOML file with the mail server for alerts")
     for name, description in _LIMITS.items():
         field = Settings.model_fields[name]
         flag = f"--{name.replace('_', '-')}"
@@ -125,6 +128,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         "token": token,
         "fleet_token": os.environ.get(FLEET_TOKEN, ""),
         "database": os.environ.get(DATABASE_URL_VARIABLE, ""),
+        "mail_password": os.environ.get(MAIL_PASSWORD, ""),
         "provider_secret": os.environ.get(PROVIDER_SECRET, ""),
     }
     return Settings.parse(vars(options) | secrets, where="")

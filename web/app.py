@@ -28,6 +28,7 @@ from astraflow.contract.errors import (
 )
 from astraflow.runtime.logs import get_logger
 from web import (
+    alerts,
     api_docs,
     audit,
     comparison,
@@ -63,7 +64,7 @@ from web.security.roles import LOGIN_ONLY, Permission, Resource, RoutePermission
 
 FEATURES = (
     *(overview, events, launches, comparison, runs, trajectories, pools, nodes, dataflow, weights, decisions),
-    *(maintainer, audit, settings, search, login, api_docs),
+    *(alerts, maintainer, audit, settings, search, login, api_docs),
 )
 """Packages of pages and endpoints, in the order in which their routes are matched."""
 

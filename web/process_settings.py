@@ -74,6 +74,12 @@ class Settings(Config):
     """TOML file with the OpenID provider for logins (`web.accounts.openid_provider.OpenIdConfig`)."""
     provider_secret: str = Field(default="", repr=False)
     """Client secret at the provider, from ASTRAFLOW_OIDC_SECRET; empty for a public client."""
+    alerts: Path | None = None
+    """TOML file with rules of alerts: tables `[[rule]]` with the fields of `web.alerting.rules.RuleSpec`."""
+    mail: Path | None = None
+    """TOML file with the mail server for notices of alerts (`web.alerting.mail.MailConfig`)."""
+    mail_password: str = Field(default="", repr=False)
+    """Password of that server, from ASTRAFLOW_MAIL_PASSWORD; empty for a server without a login."""
 
     reads_a_minute: int = Field(default=12_000, ge=1)
     """Read requests per minute of one session or token."""

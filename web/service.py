@@ -11,6 +11,11 @@ from astraflow.runtime.http.server import listening, serving_http, url_of
 from astraflow.runtime.logs import get_logger
 from web.accounts.accounts import open_accounts
 from web.accounts.openid_provider import PROVIDER_PATH, OpenIdConfig, OpenIdProvider
+from web.alerting.delivery import Deliverer
+from web.alerting.engine import AlertEngine
+from web.alerting.mail import MailConfig, MailSender
+from web.alerting.rules import rules_of_file
+from web.alerting.store import AlertStore
 from web.app import ROUTES, create_app
 from web.components.rendering import compile_templates
 from web.database.db import open_database
@@ -47,7 +52,11 @@ async def serve(
             audit_log = AuditLog(database, clock=clock)
             await audit_log.record_interrupted()
             launcher = Launcher(database, clock=clock)
-            async with followed_run(settings, database=database, clock=clock) as first_run:
+            alerts = AlertStore(database, clock=clock, audit_log=audit_log)
+            engine = AlertEngine(alerts, clock=clock)
+            if settings.alerts is not None:
+                await alerts.replace_file_rules(rules_of_file(settings.alerts))
+            async with followed_run(settings, database=database, clock=clock, alerts=engine) as first_run:
                 find_folders = (
                     _no_run_folders
                     if settings.is_read_only
@@ -68,9 +77,13 @@ async def serve(
                     launcher=launcher,
                     cache=ProcessCache(),
                     followed=FollowedRuns(first_run, database=database, clock=clock, find_folders=find_folders),
+                    alerts=alerts,
+                    deliverer=Deliverer(
+                        database, clock=clock, address=_address(settings, listener), mail=_mail(settings)
+                    ),
                 )
                 try:
-                    await _run(parts, listener, stop, on_ready)
+                    await _run(parts, engine, listener, stop, on_ready)
                 finally:
                     await parts.catalogue.close()
         finally:
@@ -78,12 +91,17 @@ async def serve(
 
 
 async def _run(
-    parts: ProcessParts, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]
+    parts: ProcessParts,
+    engine: AlertEngine,
+    listener: socket.socket,
+    stop: asyncio.Event,
+    on_ready: Callable[[str], None],
 ) -> None:
     async with asyncio.TaskGroup() as tasks:
-        background_tasks = [
-            tasks.create_task(work) for work in (parts.followed.run(), parts.retention.run(), parts.audit_log.run())
-        ]
+        works = [parts.followed.run(), parts.retention.run(), parts.audit_log.run()]
+        if not parts.settings.is_read_only:
+            works += [engine.run(), parts.deliverer.run()]
+        background_tasks = [tasks.create_task(work) for work in works]
         async with serving_http(
             create_app(parts),
             listener,
@@ -114,6 +132,14 @@ def _address(settings: Settings, listener: socket.socket) -> str:
         return settings.behind_proxy
     address = url_of(listener, next(iter(settings.names), settings.host))
     return address.replace("http://", "https://", 1) if settings.has_tls else address
+
+
+def _mail(settings: Settings) -> MailSender | None:
+    """Mail server of the settings; None without one. Raises: InvalidInput for an invalid file."""
+    if settings.mail is None:
+        return None
+    config = MailConfig.parse(read_toml(settings.mail), where=str(settings.mail))
+    return MailSender(config, password=settings.mail_password)
 
 
 def _provider(settings: Settings, listener: socket.socket, clock: Clock) -> OpenIdProvider | None:

@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,10 +26,13 @@ from astraflow.wire.pb import control_plane_pb2 as pb
 from benchmarks.web_load.browsers import VIEWS
 from benchmarks.web_load.report_source import BEGIN, LargeRun
 from web.__main__ import GC_THRESHOLDS
+from web.alerting.evaluation import RuleWatch
+from web.alerting.rules import RuleSpec
+from web.alerting.run_watch import RunWatch
 from web.components.layout import header_texts, header_view
 from web.components.rendering import PageRenderer, compile_templates
 from web.history.points import Point
-from web.history.samples import NodeBuckets, TimeShares
+from web.history.samples import NodeBuckets, Sample, TimeShares
 from web.live.collector import Collector
 from web.live.followed_run import _region_renderer
 from web.live.frames import FrameBuilder
@@ -76,11 +79,19 @@ class PreparedStream:
         await asyncio.Event().wait()
 
 
+RULES = 100
+"""Rules of alerts on a value of every node."""
+
+
 class Recorder:
-    """Recorder without a database."""
+    """Recorder and evaluation of alerts, without a database."""
 
     def __init__(self) -> None:
         self._buckets = NodeBuckets()
+        self._alerts = RunWatch("run")
+        for number in range(RULES):
+            fields = {"name": str(number), "series": "node/*", "value": "lag", "condition": "above", "threshold": 1e9}
+            self._alerts.put(number, RuleWatch(RuleSpec.parse(fields, where=""), since=0.0), since=0.0)
 
     @property
     def shares(self) -> Mapping[str, TimeShares]:
@@ -91,9 +102,13 @@ class Recorder:
         """Returns a sequence after all reports: nothing is fetched."""
         return 10**9
 
-    def add(self, report: Report, point: Point | None) -> None:
-        """Adds the nodes of a report."""
-        self._buckets.add(report)
+    def add(self, report: Report, point: Point | None) -> list[Sample]:
+        """Adds the nodes of a report; returns the samples of the ten seconds that it ends."""
+        return self._buckets.add(report)
+
+    def observe(self, run: str, report: Report, samples: Iterable[Sample]) -> None:
+        """Evaluates the rules."""
+        self._alerts.observe(report, samples)
 
 
 class Source(ControlPlaneClient):
@@ -109,12 +124,12 @@ async def longest_turns(stream: PreparedStream, reports: int) -> list[float]:
     """Returns the processor seconds of all turns after the first reports, the longest first."""
     clock = SystemClock()
     state, fleet, recorder = RunState(clock), FleetState(clock, is_absent=True), Recorder()
-    pages = PageRenderer(Settings(directory=Path()), state, fleet, name=str)
+    pages = PageRenderer(Settings(directory=Path()), state, fleet, name=str, alerts=int)
     frames = FrameBuilder(
         state,
         render_regions=_region_renderer(pages, fleet, lambda: state.problems),
         build="",
-        extra_texts=lambda: header_texts(header_view(state.report, fleet)),
+        extra_texts=lambda: header_texts(header_view(state.report, fleet, alerts=0)),
     )
     nodes = LiveNodes(state, recorder, instance_source=None, clock=clock)
     compile_templates()
@@ -147,7 +162,9 @@ async def longest_turns(stream: PreparedStream, reports: int) -> list[float]:
             last_s = now_s
 
     source = Source(cast("ServiceChannel", stream))
-    collector = Collector(source, state, recorder=recorder, clock=clock, on_points=on_points, on_feed=lambda: None)
+    collector = Collector(
+        source, state, recorder=recorder, observer=recorder, clock=clock, on_points=on_points, on_feed=lambda: None
+    )
     tasks = [asyncio.create_task(work()) for work in (follow_tables, collector.run, measure)]
     await has_all.wait()
     for _ in range(TURNS):

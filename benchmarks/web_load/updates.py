@@ -82,12 +82,12 @@ async def measure(reports: list[bytes], updates: int) -> dict[str, float]:
     """Returns processor seconds of all updates, by part."""
     watch, clock = Stopwatch(), SystemClock()
     state, fleet = RunState(clock), FleetState(clock, is_absent=True)
-    pages = PageRenderer(Settings(directory=Path()), state, fleet, name=str)
+    pages = PageRenderer(Settings(directory=Path()), state, fleet, name=str, alerts=int)
     frames = FrameBuilder(
         state,
         render_regions=_region_renderer(pages, fleet, lambda: state.problems),
         build="",
-        extra_texts=lambda: header_texts(header_view(state.report, fleet)),
+        extra_texts=lambda: header_texts(header_view(state.report, fleet, alerts=0)),
     )
     buckets, checker = NodeBuckets(), ReportChecker()
     nodes = LiveNodes(state, buckets, instance_source=None, clock=clock)

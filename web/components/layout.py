@@ -41,11 +41,12 @@ NAVIGATION = (
     NavItem(name="dataflow", label="Dataflow", path="/dataflow", key="d"),
     NavItem(name="weights", label="Weights", path="/weights", key="w"),
     NavItem(name="decisions", label="Decisions", path="/decisions", key="c"),
+    NavItem(name="alerts", label="Alerts", path="/alerts", key="t"),
     NavItem(name="maintainer", label="Maintainer", path="/maintainer", key="m"),
     NavItem(name="audit", label="Audit", path="/audit", key="a", required_permission=Permission.AUDIT),
     NavItem(name="settings", label="Settings", path="/settings", key="s", required_permission=Permission.OWN),
 )
-"""In this order: Overview, Runs, Pools, Nodes, Dataflow, Weights, Decisions, Maintainer, Audit, Settings."""
+"""In this order: Overview, Runs, Pools, Nodes, Dataflow, Weights, Decisions, Alerts, Maintainer, Audit, Settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,10 +237,15 @@ class HeaderView:
     has_fleet: bool
     waiting: str
     """Number of proposals that wait for approval, in words; empty for none."""
+    alerts: str
+    """Number of alerts that fire, in words; empty for none."""
 
 
-def header_view(report: Report | None, fleet: FleetState) -> HeaderView:
-    """Builds the header from the newest report and status. Without a fleet service, modes are those of the sizer."""
+def header_view(report: Report | None, fleet: FleetState, *, alerts: int) -> HeaderView:
+    """Builds the header from the newest report and status. Without a fleet service, modes are those of the sizer.
+
+    alerts: number of alerts that fire, of all runs.
+    """
     status = fleet.status
     mode, title = _mode(report, status)
     dollars = (status.usd_per_hour if status else 0.0) or (fleet_point(report).dollars if report else None)
@@ -253,6 +259,7 @@ def header_view(report: Report | None, fleet: FleetState) -> HeaderView:
         kill_reason=status.kill_reason if status else "",
         has_fleet=status is not None,
         waiting=_waiting(status.waiting) if status is not None and status.waiting else "",
+        alerts=formats.several(alerts, "alert") if alerts else "",
     )
 
 
@@ -262,6 +269,7 @@ def header_texts(top: HeaderView) -> dict[str, LiveText]:
         "frame/mode": LiveText(text=top.mode or formats.MISSING),
         "frame/cost": LiveText(text=top.cost),
         "frame/waiting": LiveText(text=top.waiting),
+        "frame/alerts": LiveText(text=top.alerts, tone="bad" if top.alerts else ""),
     }
 
 

@@ -38,14 +38,26 @@ THEME_COOKIE = "astraflow_theme"
 
 
 class PageRenderer:
-    """Renders the templates of one run. name: returns the name of the run, on which roles apply."""
+    """Renders the templates of one run.
 
-    def __init__(self, settings: Settings, state: RunState, fleet: FleetState, *, name: Callable[[], str]) -> None:
+    name: returns the name of the run, on which roles apply. alerts: returns the number of alerts that fire.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        state: RunState,
+        fleet: FleetState,
+        *,
+        name: Callable[[], str],
+        alerts: Callable[[], int],
+    ) -> None:
         self.build = build_stamp()
         self._settings = settings
         self._state = state
         self._fleet = fleet
         self._name = name
+        self._alerts = alerts
         self._environment = _environment()
 
     def fragment(self, template: str, **context: Any) -> str:
@@ -94,7 +106,7 @@ class PageRenderer:
             next_theme=THEMES[(THEMES.index(theme if theme in THEMES else "system") + 1) % len(THEMES)],
             flash=flash,
             status=status,
-            top=header_view(self._state.report, self._fleet),
+            top=header_view(self._state.report, self._fleet, alerts=self._alerts()),
             **{"layout": self.layout(), **context},
         )
         response = HTMLResponse(text, status)

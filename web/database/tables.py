@@ -306,3 +306,99 @@ class SeriesRolled(SQLModel, table=True):
     run_id: int = Field(primary_key=True, foreign_key="run_records.id")
     width_s: int = Field(primary_key=True)
     until: float
+
+
+class AlertRule(SQLModel, table=True):
+    """Rule of an alert."""
+
+    __tablename__ = "alert_rules"
+
+    id: int | None = Field(default=None, primary_key=True)
+    name: str = Field(unique=True)
+    spec_json: str
+    """`web.alerting.rules.RuleSpec`, as JSON."""
+    is_from_file: bool = False
+    """True for a rule of the file of alerts, which the page does not change."""
+    created_by: str
+    """Name of the user; empty for a rule of the file."""
+    changed_at: float
+    """Time of the latest change; only values from then on count. Unix seconds."""
+    muted_until: float = 0.0
+    """Time until which its notices are not sent; 0 for none. Unix seconds."""
+
+
+class AlertReceiver(SQLModel, table=True):
+    """Receiver of notices: a webhook or addresses of mail."""
+
+    __tablename__ = "alert_receivers"
+
+    id: int | None = Field(default=None, primary_key=True)
+    name: str = Field(unique=True)
+    kind: str
+    """`webhook` or `mail`."""
+    target: str
+    """URL, a secret; or the addresses, separated by commas."""
+    salt: str
+    """Input of the key that signs its notices, together with the secret next to the database."""
+    allows_private: bool
+    """True if the URL may lead to this machine or a private network."""
+    created_by: str
+    """Name of the user."""
+    created_at: float
+    """Unix seconds."""
+    sent_at: float = 0.0
+    """Time of the latest notice that arrived; 0 for none. Unix seconds."""
+    problem: str = ""
+    """Cause why the latest notice did not arrive; empty if it did."""
+
+
+class Alert(SQLModel, table=True):
+    """Alert that fires or has fired."""
+
+    __tablename__ = "alerts"
+
+    id: int | None = Field(default=None, primary_key=True)
+    """Id of the alert."""
+    rule_id: int = Field(index=True)
+    """Rule, which may have been deleted since."""
+    rule_name: str
+    """Name of the rule when the alert fired."""
+    run: str = Field(index=True)
+    """Name of the run."""
+    severity: str
+    """`info`, `warning` or `critical`."""
+    series: str
+    """Subject of the first series that fired, or of the rule."""
+    series_value: str
+    """Value of the series, such as `entropy`."""
+    text: str
+    """What happened, in one sentence."""
+    number: float | None
+    """Value of that series when the alert fired; None without one."""
+    subjects: int
+    """Series that fired at first. Count."""
+    began_at: float = Field(index=True)
+    """Unix seconds."""
+    ended_at: float | None = None
+    """Time when it was resolved; None while it fires. Unix seconds."""
+    ended_because: str = ""
+    """Why it was resolved; empty while it fires."""
+    is_notified: bool = False
+    """True once its notice is queued for the receivers."""
+
+
+class AlertDelivery(SQLModel, table=True):
+    """Notice that waits for its receiver."""
+
+    __tablename__ = "alert_deliveries"
+
+    id: int | None = Field(default=None, primary_key=True)
+    receiver_id: int = Field(foreign_key="alert_receivers.id", index=True)
+    events_json: str
+    """Pairs of an id of an alert and `firing` or `resolved`, as JSON; empty for a test."""
+    attempts: int = 0
+    """Failed attempts. Count."""
+    created_at: float
+    """Unix seconds."""
+    next_at: float
+    """Time of the next attempt. Unix seconds."""

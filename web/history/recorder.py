@@ -71,17 +71,17 @@ class Recorder:
         """Sequence up to which the run of this name is recorded; 0 for a new one."""
         return await self._database.read(lambda session: run_records.recorded_until(session, run))
 
-    def add(self, report: Report, point: Point | None) -> None:
-        """Adds a report, in order of sequence, and its point if it is new."""
+    def add(self, report: Report, point: Point | None) -> list[Sample]:
+        """Adds a report, in order of sequence, and its point if it is new; returns what will be recorded of it."""
         if self._report is not None and (report.run != self._report.run or report.sequence < self._report.sequence):
             self._waiting.clear()
             self._run_id, self._names = None, {}
             self._nodes = NodeBuckets()
         self._report = report
         self._has_report.set()
-        if point is not None:
-            self._waiting.extend(point_samples(point))
-        self._waiting.extend(self._nodes.add(report))
+        samples = [*(point_samples(point) if point is not None else ()), *self._nodes.add(report)]
+        self._waiting.extend(samples)
+        return samples
 
     async def run(self) -> None:
         """Flushes at the first report, then every two seconds until cancelled, then once more."""

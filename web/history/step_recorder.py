@@ -1,7 +1,8 @@
 """Copies every training step of a run from dataflow, or from its archive, into the page's database."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Protocol
 
@@ -27,6 +28,9 @@ LAST_COPY_S = 2.0
 """Time limit of the copy when the page stops following a run. Seconds."""
 
 
+OnSteps = Callable[[Sequence[TrainingStep]], None]
+
+
 class StepSource(Protocol):
     """Interface of the source of steps: the client of the control plane, or the archive in a run's folder."""
 
@@ -34,8 +38,18 @@ class StepSource(Protocol):
         """Returns a page of a policy's steps, oldest first."""
 
 
-async def copy_steps(source: StepSource, database: Database, run_id: int, policies: Iterable[PolicyId]) -> None:
-    """Copies the steps after the newest recorded one of each policy. Raises: AstraFlowError, DBAPIError."""
+async def copy_steps(
+    source: StepSource,
+    database: Database,
+    run_id: int,
+    policies: Iterable[PolicyId],
+    *,
+    on_steps: OnSteps = lambda _: None,
+) -> None:
+    """Copies the steps after the newest recorded one of each policy.
+
+    on_steps: called with the steps as they were reported, once they are recorded. Raises: AstraFlowError, DBAPIError.
+    """
     for policy in policies:
         after = await database.read(lambda session, policy=policy: last_step(session, run_id, policy))  # type: ignore[misc] # lambda with a default
         has_more = True
@@ -43,6 +57,7 @@ async def copy_steps(source: StepSource, database: Database, run_id: int, polici
             page = await source.training_steps(TrainingStepQuery(policy=policy, after=after))
             steps = _checked(page, policy, after)
             await database.write(lambda session, steps=steps: add_steps(session, run_id, steps))  # type: ignore[misc] # as above
+            on_steps(page.steps)
             after = steps[-1].step if steps else after
             has_more = page.has_more and bool(steps)
 
@@ -67,11 +82,21 @@ class StepRecorder:
     between two reports.
     """
 
-    def __init__(self, source: StepSource, recorder: Recorder, database: Database, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        source: StepSource,
+        recorder: Recorder,
+        database: Database,
+        *,
+        clock: Clock,
+        on_steps: Callable[[str, Sequence[TrainingStep]], None],
+    ) -> None:
+        """on_steps: called with the name of the run and its new steps, as they were reported."""
         self._source = source
         self._recorder = recorder
         self._database = database
         self._clock = clock
+        self._on_steps = on_steps
         self._run_id: int | None = None
         self._copied: dict[PolicyId, int] = {}
         """Steps that the report showed at the last copy, by policy of this run."""
@@ -114,5 +139,6 @@ class StepRecorder:
             self._run_id, self._copied = run_id, {}
         shown = {stream.policy: stream.training.steps for stream in report.streams}
         behind = [policy for policy, steps in shown.items() if steps > self._copied.get(policy, 0)]
-        await copy_steps(self._source, self._database, run_id, behind)
+        on_steps = partial(self._on_steps, report.run)
+        await copy_steps(self._source, self._database, run_id, behind, on_steps=on_steps)
         self._copied = shown

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError, CorruptData, DeadlineExceeded, RateLimited, Unavailable
@@ -11,6 +11,7 @@ from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from web.history.points import MAX_POINTS, Point
 from web.history.report_checker import MAX_TEXT, ReportChecker
+from web.history.samples import Sample
 from web.state.run_state import ConnectionState, RunState
 
 log = get_logger()
@@ -47,8 +48,15 @@ class ReportRecorder(Protocol):
     async def recorded_until(self, run: str) -> int:
         """Returns the sequence up to which a run is recorded; 0 for a new run."""
 
-    def add(self, report: Report, point: Point | None) -> None:
-        """Adds a report in order of sequence, with its point when it is new."""
+    def add(self, report: Report, point: Point | None) -> list[Sample]:
+        """Adds a report in order of sequence, with its point when it is new; returns what will be recorded of it."""
+
+
+class ReportObserver(Protocol):
+    """Interface of the evaluation of alerts."""
+
+    def observe(self, run: str, report: Report, samples: Iterable[Sample]) -> None:
+        """Evaluates a report and what will be recorded of it."""
 
 
 class Collector:
@@ -68,6 +76,7 @@ class Collector:
         state: RunState,
         *,
         recorder: ReportRecorder,
+        observer: ReportObserver,
         clock: Clock,
         on_points: Callable[[Report, list[Point]], None],
         on_feed: Callable[[], None],
@@ -75,6 +84,7 @@ class Collector:
         self._source = source
         self._state = state
         self._recorder = recorder
+        self._observer = observer
         self._clock = clock
         self._on_points = on_points
         self._on_feed = on_feed
@@ -134,7 +144,8 @@ class Collector:
         if report.sequence > self._state.series.last_sequence + 1:
             points = await self._missing(report)
         point = self._state.update(report)
-        self._recorder.add(report, point)
+        samples = self._recorder.add(report, point)
+        self._observer.observe(report.run, report, samples)
         await asyncio.sleep(0)  # requests are served between the parts, each of which takes 15 ms with 10,000 nodes
         if point is not None:
             points.append(point)
@@ -154,7 +165,8 @@ class Collector:
         try:
             checked = self._checker.checked(old)
             point = self._state.add_past_report(checked)
-            self._recorder.add(checked, point)
+            samples = self._recorder.add(checked, point)
+            self._observer.observe(checked.run, checked, samples)
         except Exception as problem:  # the content of a recorded report must not end the process
             self._skip(old, problem)
         else:

@@ -18,6 +18,7 @@ from astraflow.runtime.clock import Clock
 from astraflow.runtime.folders.run_folders import RunFolder
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic
+from web.alerting.engine import AlertEngine
 from web.components.events import latest_events
 from web.components.layout import header_texts, header_view
 from web.components.live_texts import LiveText
@@ -65,6 +66,7 @@ class FollowedRun:
     steps: StepRecorder
     nodes: LiveNodes
     pages: PageRenderer
+    alerts: AlertEngine
     folder: RunFolder | None
     """Run folder; None when it is not on this machine."""
 
@@ -94,6 +96,7 @@ class FollowedRun:
             self.control,
             self.state,
             recorder=self.recorder,
+            observer=self.alerts,
             clock=self.state.clock,
             on_points=on_points,
             on_feed=on_feed,
@@ -206,29 +209,35 @@ class FollowedRuns:
             }
         )
         log.info("run discovered", run=facts.run)
-        async with followed_run(settings, database=self._database, clock=self._clock, folder=folder) as followed:
+        alerts = self._primary.alerts
+        async with followed_run(
+            settings, database=self._database, clock=self._clock, alerts=alerts, folder=folder
+        ) as followed:
             self._discovered[path] = followed
             try:
                 await followed.run()
             finally:
                 log.info("run no longer followed", run=facts.run)
+                alerts.forget(facts.run)
                 followed.hub.close()
                 del self._discovered[path]
 
 
 @asynccontextmanager
 async def followed_run(
-    settings: Settings, *, database: Database, clock: Clock, folder: RunFolder | None = None
+    settings: Settings, *, database: Database, clock: Clock, alerts: AlertEngine, folder: RunFolder | None = None
 ) -> AsyncIterator[FollowedRun]:
     """Yields the parts that follow the run in the settings; clients are connected, tasks are not started."""
     async with connected_planes(settings) as (control, fleet):
         state, fleet_state = RunState(clock), FleetState(clock, is_absent=fleet is None)
-        pages = PageRenderer(settings, state, fleet_state, name=lambda: _name(state, folder))
+        pages = PageRenderer(
+            settings, state, fleet_state, name=lambda: _name(state, folder), alerts=lambda: len(alerts.firing)
+        )
         frames = FrameBuilder(
             state,
             render_regions=_region_renderer(pages, fleet_state, lambda: state.problems),
             build=pages.build,
-            extra_texts=lambda: header_texts(header_view(state.report, fleet_state)),
+            extra_texts=lambda: header_texts(header_view(state.report, fleet_state, alerts=len(alerts.firing))),
             fleet_status=lambda: None if fleet_state.is_stale else fleet_state.status,
         )
         recorder = Recorder(
@@ -252,9 +261,10 @@ async def followed_run(
             frames=frames,
             hub=Hub(frames.snapshot),
             recorder=recorder,
-            steps=StepRecorder(control, recorder, database, clock=clock),
+            steps=StepRecorder(control, recorder, database, clock=clock, on_steps=alerts.observe_steps),
             nodes=LiveNodes(state, recorder, instance_source=fleet, clock=clock),
             pages=pages,
+            alerts=alerts,
             folder=folder,
         )
 
@@ -297,7 +307,7 @@ def _region_renderer(
             shown_events = report.events
         return {
             "pools": pools,
-            "kill": pages.fragment("_kill.html", top=header_view(report, fleet_state)),
+            "kill": pages.fragment("_kill.html", top=header_view(report, fleet_state, alerts=0)),
             "events": events,
             "problems": pages.fragment("_problems.html", problems=problems()),
         }

@@ -17,6 +17,8 @@ from astraflow.contract.reports.report import Report
 from astraflow.runtime.clock import Clock
 from web.accounts.accounts import Accounts
 from web.accounts.viewer import Viewer
+from web.alerting.delivery import Deliverer
+from web.alerting.store import AlertStore
 from web.components.live_texts import LiveText
 from web.components.rendering import PageRenderer
 from web.database.db import Database
@@ -56,6 +58,8 @@ class ProcessParts:
     launcher: Launcher
     cache: ProcessCache
     followed: FollowedRuns
+    alerts: AlertStore
+    deliverer: Deliverer
 
 
 def get_followed_run(parts: ProcessParts, connection: HTTPConnection) -> tuple[str, FollowedRun]:
@@ -118,6 +122,8 @@ AuditLogDep = Annotated[AuditLog, _of_process("audit_log")]
 AccountsDep = Annotated[Accounts, _of_process("accounts")]
 RetentionDep = Annotated[Retention, _of_process("retention")]
 LauncherDep = Annotated[Launcher, _of_process("launcher")]
+AlertsDep = Annotated[AlertStore, _of_process("alerts")]
+DelivererDep = Annotated[Deliverer, _of_process("deliverer")]
 FollowedRunsDep = Annotated[FollowedRuns, _of_process("followed")]
 
 RunNameDep = Annotated[str, _of_run("name")]

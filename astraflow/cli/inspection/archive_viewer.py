@@ -18,7 +18,10 @@ from astraflow.runtime.imports import require_package
 WEB, DATABASE, SECRET, LINK = "web", "web.sqlite", "web.secret", "login-link"
 READY = "ready "
 GRACE_S = 5.0
-REMOVED_VARIABLES = ("ASTRAFLOW_TOKEN", "ASTRAFLOW_FLEET_TOKEN", "ASTRAFLOW_WEB_DATABASE", "ASTRAFLOW_OIDC_SECRET")
+REMOVED_VARIABLES = (
+    *("ASTRAFLOW_TOKEN", "ASTRAFLOW_FLEET_TOKEN", "ASTRAFLOW_WEB_DATABASE", "ASTRAFLOW_OIDC_SECRET"),
+    "ASTRAFLOW_MAIL_PASSWORD",
+)
 
 
 def view_archived_run(folder: RunFolder, *, port: int, print_message: Callable[[str], None]) -> int:

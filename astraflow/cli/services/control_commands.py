@@ -30,6 +30,8 @@ PublicName = Annotated[str | None, typer.Option(help="Host name that browsers us
 PageCertificate = Annotated[str | None, typer.Option(help="Serve TLS with this certificate and chain (PEM).")]
 PageKey = Annotated[str | None, typer.Option(help="Private key of the certificate (PEM).")]
 OpenIdProvider = Annotated[str | None, typer.Option(help="TOML file of an OpenID provider for logins.")]
+AlertRules = Annotated[str | None, typer.Option(metavar="FILE", help="TOML file with rules of alerts.")]
+MailServer = Annotated[str | None, typer.Option(metavar="FILE", help="TOML file with the mail server for alerts.")]
 RecipeFolders = Annotated[
     list[Path],
     typer.Option("--recipes", metavar="DIR", help="Folder with your own recipes to launch; may be repeated."),
@@ -71,6 +73,8 @@ class PageGroup:
     tls_certificate: PageCertificate = None
     tls_key: PageKey = None
     provider: OpenIdProvider = None
+    alerts: AlertRules = None
+    mail: MailServer = None
     join_host: JoinHost = None
     join_name: JoinName = None
     reads_a_minute: ReadsAMinute = None

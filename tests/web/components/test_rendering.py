@@ -14,7 +14,9 @@ def banner(problem: Record) -> str:
     """Returns the banner of a run with this problem."""
 
     clock = ManualClock()
-    pages = PageRenderer(Settings(directory=Path()), RunState(clock), FleetState(clock, is_absent=True), name=str)
+    pages = PageRenderer(
+        Settings(directory=Path()), RunState(clock), FleetState(clock, is_absent=True), name=str, alerts=int
+    )
     return pages.fragment("_problems.html", problems=(problem,))
 
 

@@ -103,7 +103,7 @@ async def test_the_page_has_the_steps_of_an_outage_and_of_a_time_without_it(tmp_
     async def follow(seconds: tuple[int, ...]) -> None:
         """Follows the run as a page that is started, sees these seconds and ends."""
         recorder = Recorder(database, dataflow="127.0.0.1:1", recipe="reverse", clock=ManualClock())
-        steps = StepRecorder(source, recorder, database, clock=ManualClock())
+        steps = StepRecorder(source, recorder, database, clock=ManualClock(), on_steps=lambda *_: None)
         for second in seconds:
             report = synthetic_run.report(second)
             recorder.add(report, series.add(report))

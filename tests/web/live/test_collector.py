@@ -12,6 +12,7 @@ from astraflow.contract.reports.report import Report
 from tests.fakes.clock import ManualClock
 from tests.fakes.synthetic_run import SyntheticRun
 from web.history.points import Point
+from web.history.samples import Sample
 from web.live.collector import Collector
 from web.state.run_state import ConnectionState, RunState
 
@@ -56,13 +57,18 @@ class InMemoryRecorder:
 
     def __init__(self, recorded: int = 0) -> None:
         self.sequences: list[int] = []
+        self.observed: list[int] = []
         self._recorded = recorded
 
     async def recorded_until(self, run: str) -> int:
         return self._recorded
 
-    def add(self, report: Report, point: Point | None) -> None:
+    def add(self, report: Report, point: Point | None) -> list[Sample]:
         self.sequences.append(report.sequence)
+        return []
+
+    def observe(self, run: str, report: Report, samples: object) -> None:
+        self.observed.append(report.sequence)
 
 
 class Followed:
@@ -79,6 +85,7 @@ class Followed:
             source,
             self.state,
             recorder=self.keeper,
+            observer=self.keeper,
             clock=self.clock,
             on_points=self._on_points,
             on_feed=self._on_feed,
@@ -107,6 +114,7 @@ async def test_the_first_report_brings_the_history_with_it() -> None:
     assert [point.sequence for point in followed.points] == list(range(1, 42))
     assert followed.state.report is not None
     assert followed.state.report.sequence == 41
+    assert followed.keeper.observed == followed.keeper.sequences
 
 
 @pytest.mark.long

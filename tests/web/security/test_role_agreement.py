@@ -47,8 +47,9 @@ OWN = (
     "/runs",
     "/launches",
     "/launch-preview",
+    "/alerts",
 )
-"""Paths that the web serves without a plane: accounts, browser settings and processes on its own machine."""
+"""Paths that the web serves without a plane: accounts, browser settings, alerts and processes on its own machine."""
 
 APPROVING = "/maintainer/proposals/{plan}/approve"
 """The planes have one method for own and foreign plans; the guard refuses approvals by agents."""

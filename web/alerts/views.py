@@ -1,0 +1,329 @@
+"""View models of the page of alerts: alerts, rules, receivers, the form of a rule, and its test."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+from astraflow.contract.record_kinds import Severity
+from astraflow.contract.reports.diagnosis import LimitingCause
+from astraflow.contract.training_metrics import training_metric
+from web.alerting.history import RunTest
+from web.alerting.receivers import public_target
+from web.alerting.rules import DIAGNOSIS, EVENT, PROBLEM, RECORD_SUBJECTS, Condition, RuleSpec, Unit
+from web.alerting.series_labels import event_kinds, series_label, value_label
+from web.alerting.store import Rule
+from web.charts.charts import LINE_CHARTS
+from web.components import formats
+from web.components.layout import datetime_field_text
+from web.database.tables import Alert, AlertReceiver
+
+TONES = {Severity.INFO.value: "busy", Severity.WARNING.value: "warn", Severity.CRITICAL.value: "bad"}
+
+CONDITION_LABELS = {
+    Condition.ABOVE: "is above",
+    Condition.BELOW: "is below",
+    Condition.ROSE: "rises by more than",
+    Condition.FELL: "falls by more than",
+    Condition.CHANGED: "changes by more than",
+    Condition.ABSENT: "has no value",
+    Condition.NOT_FINITE: "is not a finite number",
+    Condition.OCCURRED: "occurs",
+}
+
+GROUP_LABELS = {
+    "training": "Training metrics, by step",
+    "policy": "Policies, by second",
+    "fleet": "Fleet, by second",
+    "node": "Nodes, by ten seconds",
+    EVENT: "Events",
+    PROBLEM: "Problems",
+    DIAGNOSIS: "Diagnoses: what limits the run",
+}
+
+CHART_MARGIN_S = 300.0
+"""Time that a linked chart shows before and after an alert, seconds."""
+
+LOW_IS_BAD = ("reward", "ready", "ratio", "nodes", "produced", "consumed", "episodes", "tokens", "busy", "mfu")
+"""Beginnings of the names of values of which a low one is worth an alert."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRow:
+    """One alert."""
+
+    id: int
+    rule_id: int
+    rule: str
+    severity: str
+    tone: str
+    run: str
+    run_href: str
+    """Page of the run; empty for one without a record."""
+    chart_href: str
+    """Chart at the time of the alert; empty without one."""
+    text: str
+    value: str
+    began_at: float
+    ended_at: float | None
+    lasted: str
+    ended_because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleRow:
+    """One rule."""
+
+    id: int
+    name: str
+    sentence: str
+    run: str
+    severity: str
+    tone: str
+    receivers: str
+    firing: int
+    """Runs for which it fires. Count."""
+    muted_until: float
+    """Unix seconds; 0 if it is not muted."""
+    is_from_file: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverRow:
+    """One receiver, without its secrets."""
+
+    id: int
+    name: str
+    kind: str
+    target: str
+    is_private: bool
+    sent_at: float
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionGroup:
+    """Series of one kind."""
+
+    label: str
+    options: tuple[tuple[str, str], ...]
+    """Value of the field, and label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleForm:
+    """Form of a rule, filled."""
+
+    action: str
+    title: str
+    fields: Mapping[str, str]
+    receivers: Sequence[str]
+    """Chosen receivers."""
+    groups: tuple[OptionGroup, ...]
+    conditions: tuple[tuple[str, str], ...]
+    all_receivers: tuple[str, ...]
+    runs: tuple[str, ...]
+    units: tuple[str, ...] = tuple(unit.value for unit in Unit)
+    severities: tuple[str, ...] = tuple(severity.value for severity in Severity)
+    rule_id: int | None = None
+    """None for a new rule."""
+    is_from_file: bool = False
+    muted_until: float = 0.0
+    hint: str = ""
+    """Where the suggested threshold comes from; empty without one."""
+    problem: str = ""
+    problem_code: str = ""
+
+    def text(self, name: str) -> str:
+        """Text of a field; empty without one."""
+        return self.fields.get(name, "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestRow:
+    """Alert that would have fired."""
+
+    run: str
+    run_href: str
+    began_at: float
+    lasted: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestView:
+    """Result of a test over history."""
+
+    sentence: str
+    rows: tuple[TestRow, ...] = field(default=())
+    problem: str = ""
+
+
+def alert_row(alert: Alert, run_ids: Mapping[str, int], *, now: float) -> AlertRow:
+    """Returns an alert as a line. run_ids: ids of recorded runs by name."""
+    run_id = run_ids.get(alert.run)
+    run_href = f"/runs/{run_id}" if run_id is not None else ""
+    return AlertRow(
+        id=alert.id or 0,
+        rule_id=alert.rule_id,
+        rule=alert.rule_name,
+        severity=alert.severity,
+        tone=TONES.get(alert.severity, "warn") if alert.ended_at is None else "off",
+        run=alert.run,
+        run_href=run_href,
+        chart_href=chart_href(alert, run_id, now=now) if run_id is not None else "",
+        text=alert.text,
+        value=formats.figure(alert.number),
+        began_at=alert.began_at,
+        ended_at=alert.ended_at,
+        lasted=formats.duration((now if alert.ended_at is None else alert.ended_at) - alert.began_at),
+        ended_because=alert.ended_because,
+    )
+
+
+def chart_href(alert: Alert, run_id: int, *, now: float) -> str:
+    """Returns the address of the chart of an alert's series around its time; that of the run without such a chart."""
+    kind, _, name = alert.series.partition("/")
+    begin = datetime_field_text(alert.began_at - CHART_MARGIN_S)
+    end = datetime_field_text(min(alert.ended_at or now, alert.began_at + 3600.0) + CHART_MARGIN_S)
+    query = {"policy": name} if kind in ("training", "policy") else {}
+    chart = _chart_of(kind, alert.series_value)
+    path = f"/runs/{run_id}/charts/{chart}" if chart else f"/runs/{run_id}"
+    return f"{path}?{urlencode({**query, 'from': begin, 'to': end})}"
+
+
+def _chart_of(kind: str, value: str) -> str:
+    if kind == "training":
+        return value if training_metric(value) is not None else ""
+    if kind != "policy":
+        return ""
+    charts = (spec.name for spec in LINE_CHARTS.values() if any(line.value == value for line in spec.lines))
+    return next(charts, "")
+
+
+def rule_row(rule: Rule, firing: Mapping[int, int], *, now: float) -> RuleRow:
+    """Returns a rule as a line. firing: number of alerts that fire, by id of the rule."""
+    return RuleRow(
+        id=rule.id,
+        name=rule.spec.name,
+        sentence=rule.spec.sentence,
+        run=rule.spec.run,
+        severity=rule.spec.severity.value,
+        tone=TONES[rule.spec.severity.value],
+        receivers=", ".join(("page", *rule.spec.receivers)),
+        firing=firing.get(rule.id, 0),
+        muted_until=rule.muted_until if rule.muted_until > now else 0.0,
+        is_from_file=rule.is_from_file,
+    )
+
+
+def receiver_row(receiver: AlertReceiver) -> ReceiverRow:
+    """Returns a receiver as a line."""
+    return ReceiverRow(
+        id=receiver.id or 0,
+        name=receiver.name,
+        kind=receiver.kind,
+        target=public_target(receiver),
+        is_private=receiver.allows_private,
+        sent_at=receiver.sent_at,
+        problem=receiver.problem,
+    )
+
+
+def option_groups(
+    listed: Sequence[tuple[str, str]], causes: Sequence[str], *, chosen: str = ""
+) -> tuple[OptionGroup, ...]:
+    """Returns the series that can be chosen, by kind. listed: recorded subjects and values. causes: of problems of the
+    followed runs. chosen: value of the field, which is an option even if it is not recorded."""
+    pairs = [*listed, *((EVENT, kind.value) for kind in event_kinds()), (EVENT, "*"), (PROBLEM, "*")]
+    pairs += [(PROBLEM, cause) for cause in causes]
+    pairs += [(DIAGNOSIS, value) for value in (Severity.CRITICAL.value, Severity.WARNING.value)]
+    pairs += [(DIAGNOSIS, f"{cause.stage.value}.{cause.value}") for cause in LimitingCause]
+    subject, _, value = chosen.rpartition(":")
+    if subject and (subject, value) not in pairs:
+        pairs.append((subject, value))
+    groups: dict[str, list[tuple[str, str]]] = {label: [] for label in GROUP_LABELS.values()}
+    for subject, value in pairs:
+        kind = subject.partition("/")[0]
+        label = GROUP_LABELS.get(kind, kind.replace("_", " ").capitalize())
+        groups.setdefault(label, []).append((f"{subject}:{value}", series_label(subject, value)))
+    return tuple(OptionGroup(label=label, options=tuple(options)) for label, options in groups.items() if options)
+
+
+def fields_of_spec(spec: RuleSpec) -> dict[str, str]:
+    """Returns the fields of the form for a rule."""
+    return {
+        "name": spec.name,
+        "runs": spec.run,
+        "series": f"{spec.series}:{spec.value}",
+        "condition": spec.condition.value,
+        "threshold": "" if spec.threshold is None else formats.exact(spec.threshold),
+        "window": formats.exact(spec.window),
+        "hold": formats.exact(spec.hold),
+        "unit": spec.unit.value,
+        "severity": spec.severity.value,
+    }
+
+
+def suggested_fields(subject: str, value: str, run: str, values: Sequence[float]) -> dict[str, str]:
+    """Returns the fields of the form for a new rule on a series: a limit that its recorded values do not reach."""
+    kind, _, name = subject.partition("/")
+    is_of_records = kind in RECORD_SUBJECTS
+    fields = {
+        "runs": run or "*",
+        "series": f"{subject}:{value}" if subject and value else "",
+        "condition": Condition.OCCURRED.value if is_of_records else Condition.ABOVE.value,
+        "window": "300",
+        "hold": "0" if is_of_records else "3" if kind == "training" else "60",
+        "unit": Unit.STEPS.value if kind == "training" else Unit.SECONDS.value,
+        "severity": Severity.WARNING.value,
+        "name": f"{value_label(kind, value)} {name}".strip()[:80].capitalize() if value else "",
+    }
+    if values and not is_of_records:
+        is_low = value.startswith(LOW_IS_BAD)
+        fields["condition"] = (Condition.BELOW if is_low else Condition.ABOVE).value
+        fields["threshold"] = formats.exact(suggested_threshold(values, is_low=is_low))
+    return fields
+
+
+def suggested_threshold(values: Sequence[float], *, is_low: bool) -> float:
+    """Returns a limit a tenth of the range beyond the values, or of their size if they are equal.
+
+    >>> suggested_threshold([0.0, 1.0], is_low=False), suggested_threshold([5.0, 5.0], is_low=True)
+    (1.1, 4.5)
+    """
+    low, high = min(values), max(values)
+    margin = 0.1 * ((high - low) or abs(high) or 1.0)
+    return float(f"{low - margin if is_low else high + margin:.3g}")
+
+
+def run_test_view(tests: Sequence[RunTest], spec: RuleSpec) -> TestView:
+    """Returns the result of a test in words, with the alerts that would have fired, the latest first."""
+    count = sum(len(test.firings) for test in tests)
+    hours = formats.duration(max((test.until - test.since for test in tests), default=0.0))
+    if not tests:
+        return TestView(sentence="No recorded run has this name, so the rule was not evaluated.")
+    if not any(test.series for test in tests):
+        return TestView(sentence="No run has recorded this series yet, so the rule was not evaluated.")
+    times = {0: "not have fired", 1: "have fired once"}.get(count, f"have fired {count} times")
+    rows = [
+        TestRow(
+            run=test.run,
+            run_href=f"/runs/{test.run_id}",
+            began_at=firing.began_at,
+            lasted="still fires" if firing.ended_at is None else formats.duration(firing.ended_at - firing.began_at),
+            text=f"{firing.subject} {formats.figure(firing.value) if firing.value is not None else ''}".strip(),
+        )
+        for test in tests
+        for firing in test.firings
+    ]
+    rows.sort(key=lambda row: -row.began_at)
+    runs = formats.several(len(tests), "run")
+    return TestView(
+        sentence=f"It would {times} in the last recorded {hours} of {runs}: {spec.sentence}.", rows=tuple(rows[:20])
+    )
+
+
+def time_text(at: float) -> str:
+    """Returns a time as the page writes it."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
