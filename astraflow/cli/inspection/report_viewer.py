@@ -85,14 +85,16 @@ async def _follow_live(endpoint: RunEndpoint, console: Console) -> None:
 async def follow_plainly(endpoint: RunEndpoint, console: Console, *, as_json: bool) -> None:
     """Prints each report as JSON; otherwise a line for the latest step, at most every five seconds, and every minute
     without a step."""
-    printed_at, printed_steps = -math.inf, -1
+    printed_at, printed_steps, is_reachable = -math.inf, -1, True
     printed_limits: list[LimitingCause] = []
     async with aclosing(reports(endpoint)) as following:
         async for report in following:
             if isinstance(report, AstraFlowError):
-                if not as_json:
+                if is_reachable and not as_json:
                     console.print(_unreachable_line(report))
+                is_reachable = False
                 continue
+            is_reachable = True
             steps = sum(stream.training.steps for stream in report.streams)
             passed_s = report.at - printed_at
             if as_json:

@@ -130,7 +130,8 @@ async def test_without_a_terminal_a_report_is_a_line_at_most_every_five_seconds_
     async def recorded(_: RunEndpoint) -> AsyncGenerator[Report | AstraFlowError, None]:
         for second in (60, 61, 64, 65, 66, 70):
             yield replace(run.report(second), completion=None)
-        yield Unavailable("gone", code="service.unreachable")
+        for _ in range(3):
+            yield Unavailable("gone", code="service.unreachable")
 
     monkeypatch.setattr(report_viewer, "reports", recorded)
     console = Console(file=io.StringIO(), width=400)
@@ -138,6 +139,7 @@ async def test_without_a_terminal_a_report_is_a_line_at_most_every_five_seconds_
     await report_viewer.follow_plainly(RunEndpoint(address="", token=""), console, as_json=False)
     lines = console.file.getvalue().splitlines()
     assert lines.pop() == "the run is unavailable: gone"
+    assert "unavailable" not in lines[-1]
     texts = [line.split(maxsplit=1)[1] for line in lines]
     diagnosis = diagnose(run.report(60), PolicyId(run.policies[0])).headline
     assert [text.partition("  ")[0] for text in texts if text.startswith("step ")] == ["step 50", "step 54", "step 59"]
