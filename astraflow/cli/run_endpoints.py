@@ -1,8 +1,11 @@
 """Endpoints of a run: given as options, or found among the active runs of this machine."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from astraflow.access.authority import Authority
 from astraflow.cli.options import TOKEN, read_token
@@ -10,6 +13,9 @@ from astraflow.cli.run_directory import folder_of
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.folders.run_folders import RunFolder, active_runs, runs_folder
 from astraflow.wire.channel import ClientTls, ServiceChannel, authority_client_tls, dial
+
+C = TypeVar("C")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +31,15 @@ class RunEndpoint:
     def dial(self) -> AbstractAsyncContextManager[ServiceChannel]:
         """Connects to the service for the block."""
         return dial(self.address, token=self.token, tls=self.tls)
+
+    def call(self, client: Callable[[ServiceChannel], C], request: Callable[[C], Awaitable[T]]) -> T:
+        """Makes one request of a client. Raises: the errors of the client."""
+
+        async def connected() -> T:
+            async with self.dial() as link:
+                return await request(client(link))
+
+        return asyncio.run(connected())
 
 
 def find_run(address: str, token: str, token_file: Path | None, client_tls: ClientTls | None = None) -> RunEndpoint:
@@ -113,6 +128,12 @@ class PlaneEndpoints:
     authority: Path | None = None
     maintainer_directory: Path = Path("maintainer-state")
     """State folder of the maintainer; below the run directory for a run on this machine."""
+
+    @property
+    def fleet_endpoint(self) -> RunEndpoint:
+        """Fleet service. Raises: InvalidInput for a folder without an authority."""
+        tls = authority_client_tls(Authority.load(self.authority)) if self.authority else None
+        return RunEndpoint(address=self.fleet, token=self.token, tls=tls)
 
 
 def find_planes(dataflow: str, fleet: str, token: str, authority: Path | None) -> PlaneEndpoints:

@@ -3,8 +3,11 @@
 import asyncio
 import heapq
 import time
+from collections.abc import Callable
 from itertools import count
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+Result = TypeVar("Result")
 
 DAY_S = 86400.0
 
@@ -177,3 +180,10 @@ class VirtualClock:
         _, _, woken = heapq.heappop(self._sleepers)
         if not woken.done():
             woken.set_result(None)
+
+
+async def timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    """Runs `work` in a thread; returns its result and its duration in seconds."""
+    began = time.perf_counter()
+    result = await asyncio.to_thread(work)
+    return result, time.perf_counter() - began

@@ -133,15 +133,20 @@ def flattened_errors(group: BaseExceptionGroup[AstraFlowError]) -> list[AstraFlo
     return errors
 
 
-async def run_until(stop: asyncio.Event, work: Awaitable[None], *, drain: Callable[[], Awaitable[None]]) -> None:
-    """Runs `work` until it ends or `stop` is set; then calls `drain` and cancels it. Exceptions of `work` propagate."""
+async def run_until(
+    stop: asyncio.Event, work: Awaitable[None], *, drain: Callable[[], Awaitable[None]] | None = None
+) -> None:
+    """Runs `work` until it ends or `stop` is set; then calls `drain` and cancels it. Exceptions of `work` propagate.
+
+    drain: None for work that can end at any time.
+    """
     work_task = asyncio.ensure_future(work)
     stop_task = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({work_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
         if work_task.done():
             await work_task
-        else:
+        elif drain is not None:
             await drain()
     finally:
         stop_task.cancel()

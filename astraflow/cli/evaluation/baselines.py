@@ -128,7 +128,7 @@ def _score(request: BaselineRequest, selection: Selection, build: BuildSubject) 
             )
             await rounds[0].run()
 
-    code = run_process(lambda stop: run_until(stop, work(), drain=_no_drain))
+    code = run_process(lambda stop: run_until(stop, work()))
     if code or not rounds:
         return code or 1
     report = rounds[0].report()
@@ -204,7 +204,3 @@ def _recording(file: Path | None) -> Iterator[Callable[[SampleResult], None]]:
 def _write(file: IO[str], sample: SampleResult) -> None:
     file.write(json.dumps(sample.json_value()) + "\n")
     file.flush()
-
-
-async def _no_drain() -> None:
-    """Does nothing: the round can end at any time."""

@@ -38,7 +38,7 @@ def request_and_follow(endpoint: RunEndpoint, name: str, versions: Sequence[str]
             with notes.status(_progress(requested)) as status:
                 ended.append(await _wait_for_end(client, requested, status))
 
-    code = run_process(lambda stop: run_until(stop, work(), drain=_no_drain))
+    code = run_process(lambda stop: run_until(stop, work()))
     if not ended:
         if not code:
             notes.print("The round continues; `astraflow report` shows its result.")
@@ -109,7 +109,3 @@ async def _wait_for_end(client: ControlPlaneClient, requested: EvaluationReport,
 def _progress(report: EvaluationReport) -> str:
     versions = ", ".join(f"{policy} {version}" for policy, version in report.versions.items())
     return f"{report.flow}, round {report.round}, version {versions}: {report.done} of {report.total} samples"
-
-
-async def _no_drain() -> None:
-    """Does nothing: waiting can end at any time."""

@@ -1,6 +1,5 @@
 """Calls of the fleet service from the command line. The actor is the system user, authorized by the run token."""
 
-import asyncio
 import getpass
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,12 +20,7 @@ T = TypeVar("T")
 
 def ask(endpoint: RunEndpoint, call: Callable[[FleetPlaneClient], Awaitable[T]]) -> T:
     """Makes one call. Raises: the errors of the client."""
-
-    async def connect_and_call() -> T:
-        async with endpoint.dial() as link:
-            return await call(FleetPlaneClient(link))
-
-    return asyncio.run(connect_and_call())
+    return endpoint.call(FleetPlaneClient, call)
 
 
 def plan_request(pool: str, *, target: int | None, retire: Sequence[str], is_kill: bool, reason: str) -> PlanRequest:

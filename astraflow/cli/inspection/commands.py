@@ -224,7 +224,7 @@ async def _follow(endpoint: "RunEndpoint", tracker: str, options: list[str], out
     async with endpoint.dial() as link:
         run = (await ControlPlaneClient(link).report()).run  # fails at once for a wrong address or token
     with _exporter(run, tracker, options, out) as exporter:
-        await run_until(stop, exporter.follow(_all_reports(endpoint)), drain=_no_drain)
+        await run_until(stop, exporter.follow(_all_reports(endpoint)))
 
 
 async def _all_reports(endpoint: "RunEndpoint") -> AsyncIterator["Report"]:
@@ -269,7 +269,3 @@ def _exporter(run: str, tracker: str, options: list[str], out: Path) -> Iterator
         typer.echo(f"exported {exporter.steps} steps to {target.location}")
     finally:
         target.close()
-
-
-async def _no_drain() -> None:
-    """Does nothing: the record of exported steps is complete at any time."""

@@ -1,14 +1,13 @@
 """Data algorithms of a run as a table, and parsing of a change."""
 
-import asyncio
 import getpass
 import json
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import typer
 
@@ -19,8 +18,6 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginSlot, PluginSpec
 from astraflow.contract.reports.report import Report
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +33,13 @@ class SlotPlugins:
 
 def show_plugins(endpoint: RunEndpoint, *, as_json: bool) -> None:
     """Prints the active plugins and those planned for the next version."""
-    report = asyncio.run(_call(endpoint, ControlPlaneClient.report))
+    report = endpoint.call(ControlPlaneClient, ControlPlaneClient.report)
     show(plugin_slots(report), plugin_slot_table, as_json=as_json)
 
 
 def change_plugins(endpoint: RunEndpoint, change: PluginChange) -> None:
     """Changes plugins of a run and prints its answer. Raises: InvalidInput, UnknownPolicy."""
-    answer = asyncio.run(_call(endpoint, lambda client: client.change_plugins(change)))
+    answer = endpoint.call(ControlPlaneClient, lambda client: client.change_plugins(change))
     typer.echo(answer)
 
 
@@ -87,11 +84,6 @@ def plugin_slot_table(slots: Iterable[SlotPlugins]) -> Table:
         planned = "; ".join(f"{_text(change.specs)} ({change.actor}: {change.reason})" for change in slot.planned)
         table.add(slot.owner, slot.slot.value, _text(slot.active), planned)
     return table
-
-
-async def _call(endpoint: RunEndpoint, call: Callable[[ControlPlaneClient], Awaitable[T]]) -> T:
-    async with endpoint.dial() as link:
-        return await call(ControlPlaneClient(link))
 
 
 def _slot(owner: str, slot: PluginSlot, specs: Iterable[PluginSpec], planned: Iterable[PlannedPlugins]) -> SlotPlugins:

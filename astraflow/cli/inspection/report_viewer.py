@@ -40,9 +40,9 @@ def view(endpoint: RunEndpoint, *, once: bool, as_json: bool) -> int:
         if once:
             show(report, lambda report: report_tables(report, trends), as_json=as_json)
         elif as_json or not console.is_terminal:
-            await run_until(stop, follow_plainly(endpoint, console, as_json=as_json), drain=_no_drain)
+            await run_until(stop, follow_plainly(endpoint, console, as_json=as_json))
         else:
-            await run_until(stop, _follow_live(endpoint, console), drain=_no_drain)
+            await run_until(stop, _follow_live(endpoint, console))
 
     return run_process(main)
 
@@ -121,10 +121,6 @@ def _diagnoses(report: Report) -> list[Text]:
         )
         for diagnosis in diagnoses
     ]
-
-
-async def _no_drain() -> None:
-    """Does nothing: watching can end at any time."""
 
 
 def _repeats_suffix(event: Event) -> str:

@@ -103,12 +103,9 @@ async def _follow(endpoint: "RunEndpoint", folder: "Folder", to: str, every_s: f
         typer.echo(f"exporting the trajectories of {run} to {to}")
         export = TrajectoryExport(folder, client.trajectories, location=to)
 
-        async def do_nothing() -> None:
-            """Does nothing: the exported files are complete at any time."""
-
         async with aclosing(reports(endpoint)) as stream:
             following = export.follow(stream, every_s=every_s, clock=SystemClock(), on_problem=_print_problem)
-            await run_until(stop, following, drain=do_nothing)
+            await run_until(stop, following)
     typer.echo(f"exported {export.count} trajectories to {to}")
 
 

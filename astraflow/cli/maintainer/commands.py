@@ -55,17 +55,9 @@ class FleetServiceGroup:
 
     def call(self, request: "Callable[[FleetPlaneClient], Awaitable[T]]") -> T:
         """Makes one call. Raises: the errors of the client."""
-        import asyncio
+        from astraflow.client.fleet_plane import FleetPlaneClient
 
-        from astraflow.client.fleet_plane import connect_fleet
-
-        planes = self.planes()
-
-        async def connected() -> T:
-            async with connect_fleet(planes.fleet, planes.token, authority=planes.authority) as plane:
-                return await request(plane)
-
-        return asyncio.run(connected())
+        return self.planes().fleet_endpoint.call(FleetPlaneClient, request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

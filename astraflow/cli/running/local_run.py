@@ -111,7 +111,7 @@ class LocalRun:
         has_failed = False
         try:
             async with supervisor:
-                await run_until(stop, self._work(supervisor), drain=self._no_drain)
+                await run_until(stop, self._work(supervisor))
                 ended_at = time.monotonic()
                 self._screen.status("stopping")
         except* AstraFlowError as problems:
@@ -140,9 +140,6 @@ class LocalRun:
                         task.cancel()
         except TimeoutError:
             self._reason = f"time limit of {options.limit_s:g} s reached"
-
-    async def _no_drain(self) -> None:
-        """Does nothing: the processes drain by themselves."""
 
     async def _start_services(self, supervisor: Supervisor) -> None:
         supervisor.start(self._programs.weights())

@@ -1,14 +1,13 @@
 """`astraflow token`: tokens with which nodes, trainers and services join a run; `astraflow keys`: keys of a run."""
 
-import asyncio
 import getpass
 import json
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
     from astraflow.client.control_plane import ControlPlaneClient
 
-
-T = TypeVar("T")
 
 OWNER_ONLY = "600"
 
@@ -96,22 +93,16 @@ def token(
 
     endpoint = access.find_run(address)
     actor = getpass.getuser()
-
-    def request(call: Callable[["ControlPlaneClient"], Awaitable[T]]) -> T:
-        async def connect_and_call() -> T:
-            async with endpoint.dial() as link:
-                return await call(ControlPlaneClient(link))
-
-        return asyncio.run(connect_and_call())
-
     if list_:
-        show(request(lambda client: client.join_tokens()), _token_table, as_json=as_json)
+        show(endpoint.call(ControlPlaneClient, lambda client: client.join_tokens()), _token_table, as_json=as_json)
         return
     if revoke:
-        typer.echo(request(lambda client: _revoke(client, revoke, actor=actor, reason=reason)))
+        typer.echo(
+            endpoint.call(ControlPlaneClient, lambda client: _revoke(client, revoke, actor=actor, reason=reason))
+        )
         return
     joins_as, permissions = new.joins_as(), _permissions(new.mode)
-    minted = request(lambda client: new.mint(client, actor=actor, reason=reason))
+    minted = endpoint.call(ControlPlaneClient, lambda client: new.mint(client, actor=actor, reason=reason))
     join_address = f"{endpoint.advertised or endpoint.address.rpartition(':')[0]}:{minted.port}"
     if new.out is not None:
         _write(new.out, minted.token, permissions)

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Self
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import CorruptData, StorageFull, UnknownVersion
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, Probe, SharedFile, Transfer, TransferKind
-from astraflow.runtime.clock import Clock, SystemClock
+from astraflow.runtime.clock import Clock, SystemClock, timed
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.logs import get_logger
@@ -37,8 +37,6 @@ from astraflow.weights.tensors import (
 )
 
 log = get_logger()
-
-Result = TypeVar("Result")
 
 
 class PublishConfig(Config):
@@ -209,7 +207,7 @@ class Publisher:
     ) -> PublishStats:
         buffer = staged.buffer
         try:
-            manifest, hash_s = await _timed(lambda: self._build_manifest(version, staged, probe, metadata))
+            manifest, hash_s = await timed(lambda: self._build_manifest(version, staged, probe, metadata))
             if after is not None:
                 await asyncio.shield(after)
             buffer.share()
@@ -340,10 +338,3 @@ class _UploadOptions:
         return _UploadOption(
             transfer=transfer_of(self.manifest, delta.data, base=base.version), data=memoryview(delta.data)
         )
-
-
-async def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """Runs `work` in a thread; returns its result and its duration in seconds."""
-    began = time.perf_counter()
-    result = await asyncio.to_thread(work)
-    return result, time.perf_counter() - began

@@ -2,10 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from astraflow.contract.errors import (
     AstraFlowError,
@@ -17,7 +16,7 @@ from astraflow.contract.errors import (
 )
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, SharedFile, Transfer, TransferKind, TransferPlan
-from astraflow.runtime.clock import Clock, SystemClock
+from astraflow.runtime.clock import Clock, SystemClock, timed
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import TRANSIENT, retry
 from astraflow.runtime.tracing import span
@@ -42,8 +41,6 @@ REPLAN_DELAY_S = 0.1
 
 GIVE_UP_S = 5.0
 """Time without an answer after which a source is replaced by another one, if there is one."""
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,8 +314,8 @@ class Puller:
         with span("rl.weights.fetch", version=version, transfers=0, bytes=0):
             buffer = map_read_only(shared)
         with span("rl.weights.verify", version=version):
-            _, verify_s = await _timed(lambda: verify(manifest, buffer, workers=self._config.codec_threads))
-        staged, decode_s = await _timed(lambda: compare_mapped(manifest, buffer, base=base))
+            _, verify_s = await timed(lambda: verify(manifest, buffer, workers=self._config.codec_threads))
+        staged, decode_s = await timed(lambda: compare_mapped(manifest, buffer, base=base))
         plan_without_transfers = replace(plan, transfers=())
         return self._build_result(
             attempt,
@@ -337,9 +334,9 @@ class Puller:
         with span("rl.weights.fetch", version=version, transfers=len(plan.transfers), bytes=plan.size_bytes):
             files = [await self._fetch(attempt, transfer) for transfer in plan.transfers]
         into = None if _is_single_snapshot(plan) else self._buffers.acquire(manifest.size_bytes)
-        staged, staging_s = await _timed(lambda: apply_transfers(plan, files, base=base, into=into, workers=workers))
+        staged, staging_s = await timed(lambda: apply_transfers(plan, files, base=base, into=into, workers=workers))
         with span("rl.weights.verify", version=version):
-            _, verify_s = await _timed(lambda: verify(manifest, staged.buffer, workers=workers))
+            _, verify_s = await timed(lambda: verify(manifest, staged.buffer, workers=workers))
         decode_s = staging_s - staged.copy_s
         return self._build_result(attempt, plan, staged, stage_s=staged.copy_s, decode_s=decode_s, verify_s=verify_s)
 
@@ -365,7 +362,7 @@ class Puller:
                     partial.source_names.add(name)
             self._partial = None
             try:
-                data, verify_s = await _timed(partial.assembly.finish)
+                data, verify_s = await timed(partial.assembly.finish)
                 attempt.verify_s += verify_s
                 return data
             except CorruptData:
@@ -437,10 +434,3 @@ class Puller:
 def _is_single_snapshot(plan: TransferPlan) -> bool:
     """Returns whether the fetched file is the version itself."""
     return len(plan.transfers) == 1 and plan.transfers[0].kind is TransferKind.FULL
-
-
-async def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """Runs `work` in a thread; returns its result and its duration in seconds."""
-    began = time.perf_counter()
-    result = await asyncio.to_thread(work)
-    return result, time.perf_counter() - began

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -17,7 +17,7 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest, Probe, TransferKind
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import PublishedParts
-from astraflow.runtime.clock import Clock
+from astraflow.runtime.clock import Clock, timed
 from astraflow.trainer.backends.publishing.gloo_group import GlooGroup
 from astraflow.trainer.backends.publishing.host_copy import HostCopy
 from astraflow.trainer.backends.publishing.published_shards import PublishedShards
@@ -40,8 +40,6 @@ from astraflow.weights.tensors import (
 )
 from astraflow.wire.codecs.weights import decode_manifest, encode_manifest
 from astraflow.wire.pb import weight_plane_pb2 as pb
-
-Result = TypeVar("Result")
 
 RANK_TIMEOUT_S = 300.0
 """Seconds that ranks wait for another rank before they treat it as lost."""
@@ -197,8 +195,8 @@ class DistributedPublisher:
     ) -> DistributedPublishStats:
         own = self._exchange.own_specs
         bits = self._part_buffers.acquire(max(1, sum(spec.size_bytes for spec in own)))
-        _, exchange_s = await _timed(lambda: self._exchange.run(staged.views, bits))
-        manifest, hash_s = await _timed(lambda: self._manifest(version, bits, probe, metadata))
+        _, exchange_s = await timed(lambda: self._exchange.run(staged.views, bits))
+        manifest, hash_s = await timed(lambda: self._manifest(version, bits, probe, metadata))
         part = part_covering(own)
         sent = await self._sender.publish(manifest, part, bits[: part.size_bytes]) if part is not None else None
         return DistributedPublishStats(
@@ -241,10 +239,3 @@ class DistributedPublisher:
 
 def _split_hashes(hashes: bytes) -> list[bytes]:
     return [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
-
-
-async def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """Runs `work` in a thread; returns its result and its duration in seconds."""
-    began = time.perf_counter()
-    result = await asyncio.to_thread(work)
-    return result, time.perf_counter() - began
