@@ -130,7 +130,7 @@ async def test_without_a_terminal_a_report_is_a_line_at_most_every_five_seconds_
     async def recorded(_: RunEndpoint) -> AsyncGenerator[Report | AstraFlowError, None]:
         for second in (60, 61, 64, 65, 66, 70):
             yield replace(run.report(second), completion=None)
-        for _ in range(3):
+        for _attempt in range(3):
             yield Unavailable("gone", code="service.unreachable")
 
     monkeypatch.setattr(report_viewer, "reports", recorded)
