@@ -118,8 +118,12 @@ NODE_GAUGES: dict[str, NodeMetric] = {
         unit="tasks",
         meaning="Concurrent tasks that the node accepts now, by the load of its engines",
     ),
+    "simulated_reply_length": NodeMetric(
+        family="simulated_reply_length", unit="ratio", meaning="Factor on the length of simulated replies, by script"
+    ),
     "agent_sessions": NodeMetric(family="agent", unit="sessions", meaning="Sessions of agent programs that run now"),
 }
 """Current values, by name. `reprefill_mismatch` is absent until a request was checked, `evaluation_running` on a node
-that never ran an evaluation task, `agent_sessions` on a node without a flow of agents, and the figures of engines on a
+that never ran an evaluation task, `agent_sessions` on a node without a flow of agents,
+`simulated_reply_length` on a node without a simulated engine that follows a script, and the figures of engines on a
 node whose engine does not report them."""

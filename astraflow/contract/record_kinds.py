@@ -360,6 +360,14 @@ class RecordKind(Enum):
         template="{records:stored record} could not be read and are set aside ({counts}), [stored as {stored_as}][not "
         "stored: {store_error}]; the first is {first}",
     )
+    LOAD_CHANGED = Kind(
+        "load_changed",
+        "The script of the simulated engines changed the length of their replies.",
+        topics=(_FLEET,),
+        subject="run",
+        template="simulated load, by script: replies are {factor:.2f} times as long as at the start, instead of "
+        "{before:.2f} times",
+    )
     SERVICE_STARTED = Kind(
         "service_started",
         "The dataflow service started or restarted.",

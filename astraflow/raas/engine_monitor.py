@@ -66,6 +66,9 @@ class EngineMonitor:
         self._counters.set_gauge("engine_running", sum(gauges.running for gauges in engines.values()))
         self._counters.set_gauge("engine_waiting", sum(gauges.waiting for gauges in engines.values()))
         self._counters.set_gauge("engine_cache_used", max(gauges.cache_used for gauges in engines.values()))
+        for gauges in engines.values():
+            if gauges.reply_length is not None:
+                self._counters.set_gauge("simulated_reply_length", gauges.reply_length)
         for name, gauges in engines.items():
             reported_restarts = self._restarts.get(name, 0)
             self._counters.add(

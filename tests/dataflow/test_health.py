@@ -71,3 +71,18 @@ def test_problems_and_redelivered_batches_are_reported() -> None:
     assert kinds(watch, at(2, problems=(fuller,), redelivered=1)) == ["batch_redelivered"], "only its figure changed"
     (resolved,) = watch.changes(at(3, redelivered=1))
     assert (resolved.subject, render(resolved)) == ("evening", "resolved: disk full, 4 waiting")
+
+
+def test_a_change_of_a_simulated_load_is_reported_when_all_nodes_follow_it() -> None:
+    def report(*factors: float) -> Report:
+        nodes = [
+            make.node_report(f"n{n}.1", gauges={"simulated_reply_length": factor}) for n, factor in enumerate(factors)
+        ]
+        return replace(at(1), nodes=(*nodes, make.node_report("real.1")))
+
+    watch = HealthMonitor()
+    assert kinds(watch, report(1.0, 1.0)) == []
+    assert kinds(watch, report(1.4, 1.0)) == []
+    (record,) = watch.changes(report(1.4, 1.4))
+    assert (record.kind, record.values) == (RecordKind.LOAD_CHANGED, {"factor": 1.4, "before": 1.0})
+    assert kinds(watch, report(1.4, 1.4)) == []

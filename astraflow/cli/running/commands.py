@@ -15,6 +15,10 @@ _STARTED_AT = time.monotonic()
 """Approximate start of the command."""
 
 DEMO, DEMO_OF_POOLS = "reverse", "smoke/regions"
+LOAD_NOTE = (
+    "Simulated load, by script: answers get longer after 2 minutes and shorter after 4. Watch the target rise, hold in "
+    "the band, and fall."
+)
 DEMO_LIMIT_S = 180.0
 DEMO_LIMIT_WITH_SERVER_S = 600.0
 """Time limit of the demo with an engine that starts a server."""
@@ -175,6 +179,9 @@ def demo(
     settings = server_settings(chosen.engine, has_consent=chosen.yes) if has_server else ()
     if chosen.limit_s is None and chosen.headless:
         chosen = replace(chosen, limit_s=DEMO_LIMIT_WITH_SERVER_S if has_server else DEMO_LIMIT_S)
+    if pools:
+        typer.echo(LOAD_NOTE)
+        settings = (*settings, f"nodes.engine.script_began_at={time.time():.1f}")
     chosen = replace(chosen, fleet=chosen.fleet or pools)
     raise typer.Exit(chosen.start(DEMO_OF_POOLS if pools else DEMO, listening=Listening(), settings=settings))
 

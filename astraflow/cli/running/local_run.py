@@ -95,7 +95,7 @@ class LocalRun:
         """Latest exit message of each program that failed."""
         self._problems: Mapping[tuple[str, str], Record] = {}
         """Problems in the latest report."""
-        self._suspended_at = time.time()
+        self._announced_at = time.time()
         """Time of the latest suspension that was printed, or of the start. Unix seconds."""
         self._page_address = ""
         """Address of the page; empty while it does not serve."""
@@ -218,8 +218,8 @@ class LocalRun:
         for key in problems.keys() - self._problems.keys():
             self._screen.print_message(self._problem_text(problems[key]), style="yellow")
         self._problems = problems
-        for event in suspensions(report, after=self._suspended_at):
-            self._suspended_at = event.at
+        for event in announced_events(report, after=self._announced_at):
+            self._announced_at = event.at
             self._screen.print_message(render(event), style="yellow")
         if any(stream.training.steps for stream in report.streams):
             self._screen.progress(report)
@@ -270,10 +270,11 @@ def page_link(directory: Path) -> str:
         return ""
 
 
-def suspensions(report: Report, *, after: float) -> list[Event]:
-    """Returns the latest events about times in which dataflow did not run. after: earlier ones are left out. Unix
-    seconds."""
-    return [event for event in report.events if event.kind is RecordKind.RUN_SUSPENDED and event.at > after]
+def announced_events(report: Report, *, after: float) -> list[Event]:
+    """Returns the latest events that the terminal announces: times in which dataflow did not run, and changes of a
+    simulated load. after: earlier ones are left out. Unix seconds."""
+    kinds = (RecordKind.RUN_SUSPENDED, RecordKind.LOAD_CHANGED)
+    return [event for event in report.events if event.kind in kinds and event.at > after]
 
 
 def working_programs(report: Report) -> list[str]:

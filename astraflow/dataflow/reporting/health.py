@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import Record
-from astraflow.contract.reports.report import FlowReport, NodeReport, Report, StreamReport
+from astraflow.contract.reports.report import FlowReport, NodeReport, NodeState, Report, StreamReport
 from astraflow.contract.values import Value
 from astraflow.dataflow.reporting.binding_constraints import latest_error
 from astraflow.dataflow.serving.stream import STALE
@@ -75,10 +75,13 @@ class HealthMonitor:
         self._failing: dict[FlowId, _Share] = {}
         self._problems: Mapping[tuple[str, str], Record] = {}
         """Problems of the latest report, by cause and subject."""
+        self._reply_length = 1.0
+        """Factor of the script of simulated engines."""
 
     def changes(self, report: Report) -> Iterator[Record]:
         """Yields the problems that began or ended with this report."""
         yield from self._problem_changes(report)
+        yield from self._load_changes(report)
         for stream in report.streams:
             yield from self._stream_changes(stream, report.uptime_s)
         for flow in report.flows:
@@ -94,6 +97,14 @@ class HealthMonitor:
                 subject = problem.subject or report.run
                 yield replace(problem, kind=RecordKind.PROBLEM_RESOLVED, subject=subject)
         self._problems = problems
+
+    def _load_changes(self, report: Report) -> Iterator[Record]:
+        """Yields a change of the simulated load when all nodes that follow the script have reported it."""
+        ready = [node.gauges for node in report.nodes if node.state is NodeState.READY]
+        lengths = {gauges["simulated_reply_length"] for gauges in ready if "simulated_reply_length" in gauges}
+        if len(lengths) == 1 and lengths != {self._reply_length}:
+            before, (self._reply_length,) = self._reply_length, lengths
+            yield _record(RecordKind.LOAD_CHANGED, report.run, factor=self._reply_length, before=before)
 
     def _stream_changes(self, stream: StreamReport, now: float) -> Iterator[Record]:
         state = self._streams.get(stream.policy)

@@ -40,6 +40,8 @@ class EngineGauges:
     """Used share of the key-value cache, 0 to 1."""
     restarts: int = 0
     """Restarts of the engine's servers so far. Count."""
+    reply_length: float | None = None
+    """Factor on the length of replies of a simulated engine whose load follows a script; None for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

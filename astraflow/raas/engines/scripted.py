@@ -60,6 +60,15 @@ class Distribution(Config):
                 return source.lognormvariate(math.log(self.mean) - self.spread**2 / 2, self.spread)
 
 
+class LengthChange(Config):
+    """Change of the length of replies at a time of the run, which shows how a fleet follows its load."""
+
+    after_s: float = Field(ge=0)
+    """Time of the change after `script_began_at`. Seconds."""
+    factor: float = Field(gt=0, le=100)
+    """Factor on the lengths drawn from `tokens`, from then on."""
+
+
 class ScriptedEngineOptions(Config):
     """Accuracy, speed and failure rate of the simulated engine."""
 
@@ -73,6 +82,10 @@ class ScriptedEngineOptions(Config):
     """Seconds from the request to the first token."""
     tokens: Distribution = Distribution(mean=24.0)
     """Tokens of a reply; at least the length of its text, at most the limit of the request."""
+    length_script: tuple[LengthChange, ...] = ()
+    """Changes of the length of replies, in order of time. The report of a run tells when one takes effect."""
+    script_began_at: float | None = None
+    """Time from which `length_script` counts, Unix seconds; absent: no change takes effect."""
     tokens_per_s: float = Field(default=400.0, ge=0)
     """Tokens per second of a request that runs alone; 0 generates all tokens at once."""
     half_speed_requests: float | None = Field(default=None, gt=0)
@@ -145,7 +158,8 @@ class ScriptedEngine:
 
     def gauges(self) -> EngineGauges:
         """Returns the number of running requests; none waits."""
-        return EngineGauges(running=len(self._requests))
+        length = self._length_factor() if self._options.length_script else None
+        return EngineGauges(running=len(self._requests), reply_length=length)
 
     async def generate(self, request_id: str, prompt: Int32Array, sampling: Sampling) -> Generation:
         """Replies to the cue in the prompt. Raises: ScriptedFailure at `failure_rate`; InvalidInput without a cue."""
@@ -218,6 +232,16 @@ class ScriptedEngine:
         finish = Finish.STOP if len(tokens) == len(whole) else Finish.LENGTH
         return _Reply(schedule=schedule, tokens=tokens, finish=finish, fails=generator.random() < options.failure_rate)
 
+    def _length_factor(self) -> float:
+        """Returns the factor of the last change of the script that is due."""
+        began_at, now = self._options.script_began_at, self._clock.wall()
+        due = [
+            change.factor
+            for change in self._options.length_script
+            if began_at is not None and began_at + change.after_s <= now
+        ]
+        return due[-1] if due else 1.0
+
     def _reply_length(self, generator: random.Random, reply: Int32Array, partial_reply: Int32Array) -> int:
         """Returns the length of a whole reply in tokens, drawn under the condition that it starts with
         `partial_reply`."""
@@ -225,7 +249,8 @@ class ScriptedEngine:
         min_length = padding + len(reply) + 1
         if padding < len(partial_reply):
             return min_length  # the partial reply has text, so no more padding follows
-        lengths = (round(self._options.tokens.draw(generator)) for _ in range(_MAX_LENGTH_DRAWS))
+        factor = self._length_factor()
+        lengths = (round(self._options.tokens.draw(generator) * factor) for _ in range(_MAX_LENGTH_DRAWS))
         return next((length for length in lengths if length >= min_length or not padding), min_length)
 
     def _generation_until(self, reply: "_Reply", until: float) -> Generation:

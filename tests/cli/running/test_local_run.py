@@ -7,7 +7,7 @@ import pytest
 
 from astraflow.cli.running.local_run import (
     JOINED_NODES_WAIT_S,
-    suspensions,
+    announced_events,
     total_failure_error,
     waits_for_joined_nodes,
 )
@@ -48,10 +48,10 @@ def test_the_error_of_a_run_in_which_every_episode_fails_has_the_cause_once() ->
     assert "ValueError" not in str(total_failure_error(with_problem))
 
 
-def test_each_suspension_is_printed_once_and_none_of_an_earlier_session() -> None:
+def test_each_suspension_and_change_of_load_is_printed_once_and_none_of_an_earlier_session() -> None:
     suspended = RecordKind.RUN_SUSPENDED
-    kinds = (suspended, RecordKind.NODE_JOINED, suspended, suspended)
+    kinds = (suspended, RecordKind.NODE_JOINED, suspended, RecordKind.LOAD_CHANGED)
     events = [Event(ordinal=at, at=at, kind=kind, subject="run") for at, kind in enumerate(kinds)]
     report = replace(make.report(), events=tuple(events))
-    assert [event.ordinal for event in suspensions(report, after=0)] == [2, 3]
-    assert suspensions(report, after=3) == []
+    assert [event.ordinal for event in announced_events(report, after=0)] == [2, 3]
+    assert announced_events(report, after=3) == []

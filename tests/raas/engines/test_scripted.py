@@ -329,3 +329,20 @@ async def test_continued_tokens_take_no_time() -> None:
     assert not task.done()
     await clock.pass_time(0.1)
     assert len(task.result().tokens) == 11 - 5
+
+
+@pytest.mark.anyio
+async def test_replies_change_their_length_at_the_times_of_the_script() -> None:
+    clock = ManualClock()
+    script = [{"after_s": 10.0, "factor": 2.0}, {"after_s": 20.0, "factor": 0.5}]
+    scripted = await engine(clock, length_script=script, script_began_at=clock.wall())
+    await scripted.resume()
+    factors = []
+    for _ in range(3):
+        factors.append(scripted.gauges().reply_length)
+        await clock.pass_time(10.0)
+
+    assert factors == [1.0, 2.0, 0.5]
+    unscripted = await engine(ManualClock(), length_script=script)
+    assert unscripted.gauges().reply_length == 1.0, "without a begin, no change takes effect"
+    assert (await engine(ManualClock())).gauges().reply_length is None
