@@ -1,14 +1,16 @@
 """Fleet service of a followed run: its client, a poller of its status, and a cache of the maintainer's state."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.errors import AstraFlowError, Unavailable
+from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.maintainer import Maintainer, Proposal
 from astraflow.contract.fleet.pools import FleetStatus
-from astraflow.contract.ids import Name
+from astraflow.contract.ids import Name, PoolId
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import Backoff
@@ -18,6 +20,9 @@ from web.state.fleet_state import FleetConnection, FleetState
 log = get_logger()
 
 POLL_INTERVAL_S = 1.0
+POLLED_DECISIONS = 50
+"""Latest decisions of each poll, which become annotations."""
+
 MAX_RETRY_DELAY_S = 5.0
 
 
@@ -27,14 +32,27 @@ class FleetSource(Protocol):
     async def status(self) -> FleetStatus:
         """Returns the status of the service and its pools."""
 
+    async def decisions(
+        self, *, pool: PoolId | None = None, before: int | None = None, limit: int = 100
+    ) -> tuple[Decision, ...]:
+        """Returns the audit log, newest first."""
+
 
 class FleetPoller:
-    """Keeps a `FleetState` up to date."""
+    """Keeps a `FleetState` up to date. on_decisions: called with the latest decisions at each poll."""
 
-    def __init__(self, source: FleetSource, state: FleetState, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        source: FleetSource,
+        state: FleetState,
+        *,
+        clock: Clock,
+        on_decisions: Callable[[tuple[Decision, ...]], None] = lambda decisions: None,
+    ) -> None:
         self._source = source
         self._state = state
         self._clock = clock
+        self._on_decisions = on_decisions
 
     async def run(self) -> None:
         """Polls until cancelled."""
@@ -52,6 +70,7 @@ class FleetPoller:
         """Polls once. A failure is recorded in the state, never raised."""
         try:
             self._state.update(await self._source.status())
+            self._on_decisions(await self._source.decisions(limit=POLLED_DECISIONS))
         except AstraFlowError as error:
             if self._state.connection is FleetConnection.LIVE:
                 log.warning("connection to the fleet service lost", problem=str(error))

@@ -255,7 +255,14 @@ async def followed_run(
                 settings=settings,
                 client=fleet,
                 state=fleet_state,
-                poller=FleetPoller(fleet, fleet_state, clock=clock) if fleet is not None else None,
+                poller=FleetPoller(
+                    fleet,
+                    fleet_state,
+                    clock=clock,
+                    on_decisions=lambda decisions: state.annotation_log.add_decisions(decisions),
+                )
+                if fleet is not None
+                else None,
             ),
             maintainer=MaintainerCache(fleet, clock=clock),
             frames=frames,

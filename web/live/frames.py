@@ -109,9 +109,9 @@ class FrameBuilder:
         new = [
             annotation
             for annotation in self._state.annotation_log.annotations
-            if annotation.ordinal > self._newest_annotation
+            if annotation.number > self._newest_annotation
         ]
-        self._newest_annotation = max([self._newest_annotation, *(annotation.ordinal for annotation in new)])
+        self._newest_annotation = max([self._newest_annotation, *(annotation.number for annotation in new)])
         return [annotation_json(annotation) for annotation in new]
 
     def _connection_fields(self) -> dict[str, Any]:

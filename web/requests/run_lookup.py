@@ -21,11 +21,11 @@ from web.launcher.launcher import Launcher
 from web.live.followed_run import FollowedRun, FollowedRuns
 from web.process_settings import Settings
 from web.requests.commands import BoundedCache
-from web.state.annotations import ANNOTATION_KINDS, Annotation
+from web.state.annotations import ANNOTATION_KINDS, Annotation, AnnotationKind
 from web.state.run_state import RunState
 
 MAX_ANNOTATION_EVENTS = 200
-"""Maximum number of past events that become annotations."""
+"""Maximum number of past events of one kind of annotation."""
 
 RunId = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the run, from the list of runs.", examples=[1])]
 
@@ -105,9 +105,11 @@ class ShownRun:
 async def annotations_of(state: RunState, control: ControlPlaneClient) -> list[Annotation]:
     """Returns the annotations of the run as far back as dataflow stores events; while it is offline, those seen."""
     if not state.is_stale:
-        query = EventQuery(kinds=tuple(ANNOTATION_KINDS), limit=MAX_ANNOTATION_EVENTS)
         try:
-            state.annotation_log.add_events((await control.events(query)).events)
+            for kind in AnnotationKind:
+                kinds = tuple(record for record, annotation in ANNOTATION_KINDS.items() if annotation is kind)
+                query = EventQuery(kinds=kinds, limit=MAX_ANNOTATION_EVENTS)
+                state.annotation_log.add_events((await control.events(query)).events)
         except AstraFlowError:
             return state.annotation_log.annotations  # the connection badge of the page shows the failure
     return state.annotation_log.annotations

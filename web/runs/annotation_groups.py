@@ -13,8 +13,8 @@ class AnnotationGroup:
 
     at: float
     kind: AnnotationKind
-    parts: tuple[tuple[int, str], ...]
-    """Ordinal and message of each event."""
+    parts: tuple[tuple[str, str], ...]
+    """Path and message of each event."""
     cause: str
     """Cause that all events of the line share; empty where the messages name none."""
     more: int
@@ -38,7 +38,7 @@ def _group(annotations: list[Annotation]) -> AnnotationGroup:
     return AnnotationGroup(
         at=first.at,
         kind=first.kind,
-        parts=tuple((annotation.ordinal, annotation.summary) for annotation in listed),
+        parts=tuple((annotation.path, annotation.summary) for annotation in listed),
         cause=first.cause,
         more=len(annotations) - len(listed),
     )

@@ -213,7 +213,7 @@ def run_view(record: RunRecord, past: RunHistory, *, policy: str, live: Report |
         bound=bound,
         x_ticks=scales.x_ticks(window),
         axis_ends={"start": window.start, "end": window.end},
-        annotation_groups=annotation_groups(reversed(annotations)),
+        annotation_groups=annotation_groups(sorted(annotations, key=lambda annotation: -annotation.at)),
     )
 
 

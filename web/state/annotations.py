@@ -1,39 +1,69 @@
-"""Annotations of the fleet charts: decisions about its size, and losses."""
+"""Annotations of charts: decisions about the fleet, faults, losses and launches of nodes, evaluations."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import Record, render, render_cause, render_summary
 from astraflow.contract.reports.report import Event, Report
 
 RETAINED_ANNOTATIONS = 400
+"""Annotations of one kind that are retained."""
 
 
 class AnnotationKind(Enum):
     """Style of an annotation."""
 
     DECISION = "decision"
+    """A person, a program or the rule changed, or stopped changing, the fleet or the run."""
     LOSS = "loss"
+    """Something was lost or stalled."""
+    NODE = "node"
+    """A node came or leaves by request."""
+    EVALUATION = "evaluation"
 
 
 ANNOTATION_KINDS = {
     RecordKind.TARGET_MOVED: AnnotationKind.DECISION,
     RecordKind.FLOW_PAUSED: AnnotationKind.DECISION,
     RecordKind.FLOW_RESUMED: AnnotationKind.DECISION,
+    RecordKind.NODE_DRAINED: AnnotationKind.DECISION,
+    RecordKind.LOAD_CHANGED: AnnotationKind.DECISION,
     RecordKind.NODE_LOST: AnnotationKind.LOSS,
     RecordKind.TRAINER_STALLED: AnnotationKind.LOSS,
+    RecordKind.CHECKPOINT_SET_ASIDE: AnnotationKind.LOSS,
+    RecordKind.BATCH_SET_ASIDE: AnnotationKind.LOSS,
+    RecordKind.RUN_SUSPENDED: AnnotationKind.LOSS,
+    RecordKind.NODE_JOINED: AnnotationKind.NODE,
+    RecordKind.NODE_LEFT: AnnotationKind.NODE,
+    RecordKind.EVALUATION_DONE: AnnotationKind.EVALUATION,
 }
 """Event kinds that become annotations."""
+
+DECISION_KINDS = {
+    RecordKind.APPLY: AnnotationKind.DECISION,
+    RecordKind.REJECT: AnnotationKind.DECISION,
+    RecordKind.SPEC: AnnotationKind.DECISION,
+    RecordKind.OVERRIDE: AnnotationKind.DECISION,
+    RecordKind.KILL_SWITCH: AnnotationKind.DECISION,
+    RecordKind.MAINTAINER_MODE: AnnotationKind.DECISION,
+    RecordKind.FAULT: AnnotationKind.LOSS,
+    RecordKind.LAUNCH_FAILED: AnnotationKind.LOSS,
+}
+"""Kinds of the fleet service's decisions that become annotations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
     """One event on the chart."""
 
-    ordinal: int
+    number: int = 0
+    """Grows with each annotation that this process received: charts ask for those after a number."""
+    path: str
+    """Path of the page of the event or decision, which is unique."""
     at: float
     kind: AnnotationKind
     text: str
@@ -62,16 +92,27 @@ def shared_cause(record: Record) -> str:
 def annotation_of(event: Event) -> Annotation | None:
     """Returns the annotation of an event; None for other kinds of events."""
     kind = ANNOTATION_KINDS.get(event.kind)
+    return None if kind is None else _annotation(event, event.at, kind, f"/events/{event.ordinal}", event_text(event))
+
+
+def decision_annotation(decision: Decision) -> Annotation | None:
+    """Returns the annotation of a decision of the fleet service; None for other kinds of decisions."""
+    kind = DECISION_KINDS.get(decision.kind)
     if kind is None:
         return None
-    begin = f"{event.kind.label}: {event.subject}. "
-    cause = shared_cause(event)
+    path = f"/decisions/fleet-{decision.ordinal}"
+    return _annotation(decision, decision.at, kind, path, capitalized(render(decision)))
+
+
+def _annotation(record: Record, at: float, kind: AnnotationKind, path: str, text: str) -> Annotation:
+    begin = f"{record.kind.label}: {record.subject}. " if record.subject else f"{record.kind.label}. "
+    cause = shared_cause(record)
     return Annotation(
-        ordinal=event.ordinal,
-        at=event.at,
+        path=path,
+        at=at,
         kind=kind,
-        text=begin + event_text(event),
-        summary=begin + (capitalized(render_summary(event)) if cause else event_text(event)),
+        text=begin + text,
+        summary=begin + (capitalized(render_summary(record)) if cause else text),
         cause=cause,
     )
 
@@ -80,13 +121,15 @@ class AnnotationLog:
     """Annotations of the run, once each, and the recommendations behind moved targets."""
 
     def __init__(self) -> None:
-        self._annotations: dict[int, Annotation] = {}
+        self._annotations: dict[str, Annotation] = {}
+        """By path, in the order in which they were received."""
+        self._received = 0
         self._recommendations: dict[tuple[str, float], PoolRecommendation] = {}
 
     @property
     def annotations(self) -> list[Annotation]:
-        """Annotations, oldest first."""
-        return [self._annotations[ordinal] for ordinal in sorted(self._annotations)]
+        """Annotations in the order in which they were received, which is that of their numbers."""
+        return list(self._annotations.values())
 
     def add_report(self, report: Report) -> None:
         """Adds the events and recommendations of a report."""
@@ -98,14 +141,24 @@ class AnnotationLog:
 
     def add_events(self, events: Iterable[Event]) -> None:
         """Adds the annotations of events, from a report or from the history."""
-        annotations = (annotation_of(event) for event in events)
-        self._annotations |= {
-            annotation.ordinal: annotation
-            for annotation in annotations
-            if annotation is not None and annotation.ordinal not in self._annotations
-        }
-        for ordinal in sorted(self._annotations)[:-RETAINED_ANNOTATIONS]:
-            del self._annotations[ordinal]
+        self._add(annotation_of(event) for event in events)
+
+    def add_decisions(self, decisions: Iterable[Decision]) -> None:
+        """Adds the annotations of decisions of the fleet service."""
+        self._add(decision_annotation(decision) for decision in decisions)
+
+    def _add(self, annotations: Iterable[Annotation | None]) -> None:
+        for annotation in sorted(filter(None, annotations), key=lambda annotation: annotation.at):
+            if annotation.path not in self._annotations:
+                self._received += 1
+                self._annotations[annotation.path] = replace(annotation, number=self._received)
+                self._forget(annotation.kind)
+
+    def _forget(self, kind: AnnotationKind) -> None:
+        """Removes the oldest annotations of a kind of which there are many, so that others are not lost for them."""
+        paths = [path for path, annotation in self._annotations.items() if annotation.kind is kind]
+        for path in paths[:-RETAINED_ANNOTATIONS]:
+            del self._annotations[path]
 
     def recommendation_for(self, event: Event) -> PoolRecommendation | None:
         """Returns the recommendation behind a moved target: of the tick at, or last before, the event."""
@@ -113,6 +166,6 @@ class AnnotationLog:
         return self._recommendations[event.subject, max(ticks)] if ticks else None
 
 
-def annotation_json(pin: Annotation) -> list[object]:
+def annotation_json(annotation: Annotation) -> list[object]:
     """Returns an annotation as JSON for the charts."""
-    return [pin.ordinal, round(pin.at, 2), pin.kind.value, pin.text]
+    return [annotation.number, round(annotation.at, 2), annotation.kind.value, annotation.text, annotation.path]

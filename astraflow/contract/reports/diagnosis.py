@@ -65,7 +65,8 @@ class LimitingCause(Enum):
         Stage.TRAINER,
         _INFO,
         "The trainer is fed",
-        _WAITS + "[: it needs {demand:rate} groups/s, and ready nodes can make {ready:rate}]",
+        _WAITS + "[: it needs {demand:rate} groups/s, and ready nodes can make {enough:rate}]"
+        "[: {buffered:.0f} groups are ready for its batches of {next_groups:.0f}]",
         "",
     )
     FIRST_BATCH = _Facts(
@@ -328,7 +329,9 @@ def _candidates(
         has_batch = stream.groups.in_batch or stream.groups.buffered >= stream.batch_groups
         yield LimitingCause.FIRST_STEP if has_batch else LimitingCause.FIRST_BATCH, {}
     if stream.training.current_wait <= fed_below(report):
-        yield LimitingCause.FED, {}
+        # Rates are measured over minutes: a trainer that does not wait shows that they follow a change.
+        is_covered = balance.ratio is not None and balance.ratio >= 1
+        yield LimitingCause.FED, {"enough": balance.ready} if is_covered else {"next_groups": stream.batch_groups}
     yield from _staleness(report, stream)
     yield from _outside_engines(report)
     yield from _capacity(report, balance)

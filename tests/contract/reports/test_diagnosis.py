@@ -261,6 +261,7 @@ def test_the_sentence_never_contradicts_its_figures(report: Report) -> None:
         assert balance.ratio is not None
         assert balance.ratio >= 1
     if diagnosis.cause is LimitingCause.FED:
+        assert ("ready nodes can make" in diagnosis.explanation) == (balance.ratio is not None and balance.ratio >= 1)
         assert diagnosis.wait <= fed_below(report)
         assert not (balance.missing_nodes and balance.ratio is not None and balance.ratio < 1)
     assert (diagnosis.severity is Severity.CRITICAL) == _needs_a_person(diagnosis)

@@ -98,10 +98,13 @@ def test_annotations_of_one_tick_share_their_cause_and_losses_share_a_line() -> 
     losses = happened(*[RecordKind.NODE_LOST] * 3, at=98.0, silent_s=9.0)
     annotations = [annotation for event in (*decisions, *losses) if (annotation := annotation_of(event)) is not None]
     first, second = annotation_groups(annotations)
-    assert first.parts == ((100, "Target moved: n100. 2 to 3 nodes"), (99, "Target moved: n99. 2 to 3 nodes"))
+    assert first.parts == (
+        ("/events/100", "Target moved: n100. 2 to 3 nodes"),
+        ("/events/99", "Target moved: n99. 2 to 3 nodes"),
+    )
     assert (first.cause, first.more) == ("The trainer of solver waits 25% of the time", 0)
     assert (second.parts, second.more) == (
-        ((90, "Node lost: n0. No heartbeat for 9 s; its tasks are requeued"),),
+        (("/events/90", "Node lost: n0. No heartbeat for 9 s; its tasks are requeued"),),
         2,
     )
 

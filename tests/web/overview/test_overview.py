@@ -79,8 +79,9 @@ async def test_a_decision_has_a_page_with_its_calculation_and_effect(web: Runnin
         await web.until_live(client, sequence=150)
         page = parsed(await client.get("/"))
         marks = json.loads(page.one("#table-points").text)["annotations"]
-        ((ordinal, *_),) = (mark for mark in marks if mark[2] == "decision")
-        alone = parsed(await client.get(f"/events/{ordinal}"))
+        (path,) = (mark[4] for mark in marks if mark[2] == "decision")
+        ordinal = path.rpartition("/")[2]
+        alone = parsed(await client.get(path))
         opened = parsed(await client.get(f"{page.one('.marks')['data-href']}{ordinal}"))
         missing = await client.get("/events/99999")
 

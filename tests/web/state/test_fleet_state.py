@@ -5,12 +5,16 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.fleet.pools import FleetStatus
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.plans import Actor, Role
+from astraflow.contract.fleet.pools import FleetStatus, KillScope
+from astraflow.contract.ids import PoolId
 from tests.fakes.clock import ManualClock
 from tests.fakes.fleet import running_fleet
 from web.live.followed_fleet import FleetPoller
 from web.live.followed_run import connected_planes
 from web.process_settings import Settings
+from web.state.annotations import AnnotationLog
 from web.state.fleet_state import FleetConnection, FleetState
 
 pytestmark = pytest.mark.anyio
@@ -26,6 +30,11 @@ class UnreachableFleet:
         if self.answer is None:
             raise Unavailable("connection refused")
         return self.answer
+
+    async def decisions(
+        self, *, pool: PoolId | None = None, before: int | None = None, limit: int = 100
+    ) -> tuple[Decision, ...]:
+        return ()
 
 
 def settings(directory: Path, **more: str) -> Settings:
@@ -46,7 +55,8 @@ async def test_the_poller_has_the_newest_status_and_its_age(tmp_path: Path) -> N
         connected_planes(settings(tmp_path, fleet=fleet.address)) as (_, client),
     ):
         assert client is not None
-        poller = FleetPoller(client, state, clock=clock)
+        log = AnnotationLog()
+        poller = FleetPoller(client, state, clock=clock, on_decisions=log.add_decisions)
         assert (state.connection, state.age_s, state.is_stale) == (FleetConnection.CONNECTING, None, True)
         await poller.poll()
         assert (state.connection, state.age_s, state.is_stale) == (FleetConnection.LIVE, 0.0, False)
@@ -54,6 +64,10 @@ async def test_the_poller_has_the_newest_status_and_its_age(tmp_path: Path) -> N
         assert pool is not None
         assert pool.target == 2
         assert state.pool("nowhere") is None
+        actor = Actor(name="ada", role=Role.ADMIN)
+        await client.kill_switch(KillScope.ALL, actor=actor, key="kill", reason="incident")
+        await poller.poll()
+        assert [note.text for note in log.annotations][-1].startswith("Kill switch. ")
         clock.advance(6)
         assert (state.age_s, state.is_stale) == (6.0, True)
 

@@ -50,9 +50,9 @@ function place(lane, u, places) {
     marks.set(key, { x, annotation, count: (marks.get(key)?.count ?? 0) + 1 });
   }
   const wanted = new Map([...marks.values()].map((mark) => [String(mark.annotation[0]), mark]));
-  for (const link of lane.querySelectorAll("a")) if (!wanted.has(link.dataset.ordinal)) link.remove();
-  for (const [ordinal, { x, annotation, count }] of wanted) {
-    const link = lane.querySelector(`a[data-ordinal="${ordinal}"]`) ?? lane.appendChild(newLink(lane, annotation));
+  for (const link of lane.querySelectorAll("a")) if (!wanted.has(link.dataset.number)) link.remove();
+  for (const [number, { x, annotation, count }] of wanted) {
+    const link = lane.querySelector(`a[data-number="${number}"]`) ?? lane.appendChild(newLink(lane, annotation));
     link.style.setProperty("--mark-x", `${u.over.offsetLeft + x}px`);
     link.title = count > 1 ? `${annotation[3]} (and ${count - 1} before)` : annotation[3];
     link.setAttribute("aria-label", link.title);
@@ -62,13 +62,18 @@ function place(lane, u, places) {
   lane.onkeydown = rove;
 }
 
-function newLink(lane, [ordinal, , kind]) {
+// Events open beside the page, decisions of the fleet service on their own.
+function newLink(lane, [number, , kind, , path]) {
   const link = document.createElement("a");
+  const ordinal = /^\/events\/(\d+)$/.exec(path)?.[1];
   link.className = `mark ${kind}`;
-  link.dataset.ordinal = ordinal;
+  link.dataset.number = number;
   link.tabIndex = -1;
-  link.href = document.documentElement.dataset.root + lane.dataset.href + ordinal;
-  if ("drawers" in lane.dataset) link.dataset.drawer = "";
+  link.href = document.documentElement.dataset.root + (ordinal ? lane.dataset.href + ordinal : path);
+  if (ordinal && "drawers" in lane.dataset) {
+    link.dataset.drawer = "";
+    link.dataset.ordinal = ordinal;
+  }
   return link;
 }
 

@@ -39,7 +39,7 @@ export function addPoints(rows) {
 export function addAnnotations(rows) {
   const table = tableOf("points");
   const newest = table?.annotations?.at(-1)?.[0] ?? -1;
-  if (table?.isLive) table.annotations.push(...rows.filter(([ordinal]) => ordinal > newest));
+  if (table?.isLive) table.annotations.push(...rows.filter(([number]) => number > newest));
 }
 
 // Converts a place on one kind of x axis to another; null beyond the rows, and without such a column.
