@@ -330,8 +330,11 @@ def _candidates(
         yield LimitingCause.FIRST_STEP if has_batch else LimitingCause.FIRST_BATCH, {}
     if stream.training.current_wait <= fed_below(report):
         # Rates are measured over minutes: a trainer that does not wait shows that they follow a change.
-        is_covered = balance.ratio is not None and balance.ratio >= 1
-        yield LimitingCause.FED, {"enough": balance.ready} if is_covered else {"next_groups": stream.batch_groups}
+        is_covered = balance.ready is not None and balance.ratio is not None and balance.ratio >= 1
+        yield (
+            LimitingCause.FED,
+            {"enough": balance.ready or 0.0} if is_covered else {"next_groups": stream.batch_groups},
+        )
     yield from _staleness(report, stream)
     yield from _outside_engines(report)
     yield from _capacity(report, balance)
