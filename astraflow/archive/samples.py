@@ -15,6 +15,9 @@ from astraflow.contract.reports.queries import (
     RewardHistogram,
     RewardQuery,
     SampledGroup,
+    SampledPrompt,
+    SampleIndex,
+    SampleIndexQuery,
     TrajectoryPage,
     TrajectoryQuery,
 )
@@ -69,6 +72,9 @@ def find_groups(database: sqlite3.Connection, query: GroupQuery) -> GroupPage:
     """Returns one page of groups, newest first."""
     matching = Conditions()
     _add_common(matching, query)
+    if query.prompt:
+        of_prompt = "(policy, group_id) in (select policy, group_id from sampled_groups where prompt = ?)"
+        matching.add_all(*((of_prompt, query.prompt) if _has_group_table(database) else ("false",)))
     having = Conditions()
     having.add("max(ordinal) < ?", query.before)
     select = (
@@ -76,9 +82,50 @@ def find_groups(database: sqlite3.Connection, query: GroupQuery) -> GroupPage:
         f"having {having.text} order by max(ordinal) desc limit ?"
     )
     rows = database.execute(select, (*matching.values, *having.values, query.limit + 1)).fetchall()
-    return GroupPage(
-        groups=tuple(decoded_rows(rows[: query.limit], _group, table="samples")), has_older=len(rows) > query.limit
+    groups = list(decoded_rows(rows[: query.limit], _group, table="samples"))
+    if _has_group_table(database):
+        groups = [_with_prompt(database, group) for group in groups]
+    return GroupPage(groups=tuple(groups), has_older=len(rows) > query.limit)
+
+
+def find_sample_index(database: sqlite3.Connection, query: SampleIndexQuery) -> SampleIndex:
+    """Returns the steps nearest to the one of the query, and the prompts of several steps; nothing from the archive of
+    a release that recorded no prompts."""
+    if not _has_group_table(database):
+        return SampleIndex(steps=(), prompts=())
+    matching = Conditions()
+    matching.add("policy = ?", query.policy)
+    near = "-step" if query.near is None else "abs(step - ?)"
+    steps = database.execute(
+        f"select distinct step from sampled_groups where {matching.text} and step is not null order by {near} limit ?",  # noqa: S608 (values are apart)
+        (*matching.values, *(() if query.near is None else (query.near,)), query.limit),
     )
+    prompts = database.execute(
+        "select prompt, flow, count(distinct at_step) as steps, min(at_step), max(at_step) from "  # noqa: S608 (as above)
+        f"(select prompt, flow, coalesce(step, version) as at_step from sampled_groups where {matching.text}) "
+        "where prompt != '' and at_step is not null group by prompt, flow having steps > 1 "
+        "order by steps desc, prompt limit ?",
+        (*matching.values, query.limit),
+    )
+    return SampleIndex(
+        steps=tuple(sorted(step for (step,) in steps)),
+        prompts=tuple(decoded_rows(prompts, _prompt, table="sampled_groups")),
+    )
+
+
+def _has_group_table(database: sqlite3.Connection) -> bool:
+    return bool(database.execute("select 1 from sqlite_master where name = 'sampled_groups'").fetchone())
+
+
+def _with_prompt(database: sqlite3.Connection, group: SampledGroup) -> SampledGroup:
+    select = "select prompt, version from sampled_groups where policy = ? and group_id = ?"
+    prompt, version = database.execute(select, (group.policy, group.group)).fetchone() or ("", None)
+    return replace(group, prompt=prompt, version=version)
+
+
+def _prompt(row: tuple[Any, ...]) -> SampledPrompt:
+    prompt, flow, steps, first, last = row
+    return SampledPrompt(prompt=prompt, flow=FlowId(flow), steps=steps, first=first, last=last)
 
 
 def find_rewards(database: sqlite3.Connection, query: RewardQuery) -> RewardHistogram:

@@ -18,6 +18,8 @@ from astraflow.contract.reports.queries import (
     RewardHistogram,
     RewardQuery,
     SampledGroup,
+    SampleIndex,
+    SampleIndexQuery,
     TrajectoryPage,
     TrajectoryQuery,
 )
@@ -133,6 +135,13 @@ class ControlPlaneClient:
         return GroupPage(
             groups=tuple(from_message(group, SampledGroup) for group in reply.groups), has_older=reply.has_older
         )
+
+    async def sample_index(self, query: SampleIndexQuery) -> SampleIndex:
+        """Returns the steps and the prompts with sampled groups."""
+        reply = await self._link.call(
+            self._stub.SampleIndex, to_message(query, pb.SampleIndexRequest), timeout_s=TIMEOUT_S
+        )
+        return from_message(reply, SampleIndex)
 
     async def rewards(self, query: RewardQuery) -> RewardHistogram:
         """Returns the reward histogram of sampled trajectories. Raises: InvalidInput."""

@@ -13,15 +13,19 @@ from google.protobuf.message import DecodeError
 from astraflow.archive.connection import ARCHIVE_PATH, open_recorded, run_query
 from astraflow.archive.events import find_events
 from astraflow.archive.reports import find_rounds, read_reports
-from astraflow.archive.samples import find_rewards, find_trajectories
+from astraflow.archive.samples import find_groups, find_rewards, find_sample_index, find_trajectories
 from astraflow.archive.training_steps import find_steps
 from astraflow.contract.errors import CorruptData, InvalidInput, Unavailable
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.reports.queries import (
     EventPage,
     EventQuery,
+    GroupPage,
+    GroupQuery,
     RewardHistogram,
     RewardQuery,
+    SampleIndex,
+    SampleIndexQuery,
     TrajectoryPage,
     TrajectoryQuery,
 )
@@ -52,6 +56,14 @@ class OfflineRun:
     async def trajectories(self, query: TrajectoryQuery) -> TrajectoryPage:
         """Returns sampled trajectories; for the next page, `before` is the ordinal of the last one seen."""
         return await self._query(lambda database: find_trajectories(database, query))
+
+    async def groups(self, query: GroupQuery) -> GroupPage:
+        """Returns the groups of sampled trajectories with their statistics."""
+        return await self._query(lambda database: find_groups(database, query))
+
+    async def sample_index(self, query: SampleIndexQuery) -> SampleIndex:
+        """Returns the steps and the prompts with sampled groups."""
+        return await self._query(lambda database: find_sample_index(database, query))
 
     async def rewards(self, query: RewardQuery) -> RewardHistogram:
         """Returns the reward histogram of sampled trajectories."""

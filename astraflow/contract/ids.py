@@ -6,6 +6,7 @@ construction instead of far away where it is used. Pydantic calls their methods 
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Self
 
 from astraflow.contract.errors import InvalidInput
@@ -107,6 +108,13 @@ class GroupId(Name):
     """One issue of one prompt: `flow:ordinal`."""
 
     __slots__ = ()
+
+
+@lru_cache(maxsize=4096)
+def ordinal_of(group_id: GroupId) -> int | None:
+    """Returns the ordinal of a group id `flow:ordinal`, None for any other text."""
+    _, colon, ordinal = group_id.rpartition(":")
+    return int(ordinal) if colon and ordinal.isdecimal() else None
 
 
 class TaskId(Name):

@@ -178,8 +178,13 @@ class DataflowConfig(Config):
     metrics: Annotated[str, SettableBy.RECIPE] = ""
     """`HOST:PORT` of the OpenMetrics endpoint, or `off`. By default a free loopback port under `astraflow run`, and off
     for a service on its own. Beyond loopback it requires a token in ASTRAFLOW_METRICS_TOKEN."""
-    samples: int = Field(default=4000, ge=0)
-    """Number of trajectories retained for inspection."""
+    samples: int = Field(default=10_000, ge=0)
+    """Number of trajectories retained for inspection: the newest, and in at most half of this number groups of earlier
+    steps over the whole run."""
+    samples_per_step: int = Field(default=2, ge=0)
+    """Groups of each training step, and of each version of an evaluation, that are retained as groups of earlier steps,
+    of the same prompts where possible. When they do not fit, steps are left out at distances that grow with their
+    number. 0: only the newest groups."""
     sample_bytes: int = Field(default=256 * 2**20, ge=0)
     """Approximate disk space of the retained trajectories. Bytes."""
 

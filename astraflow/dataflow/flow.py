@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version, ordinal_of
 from astraflow.contract.nodes import FlowSpec
 from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout
@@ -16,7 +16,7 @@ from astraflow.contract.values import Json
 from astraflow.dataflow.admission.admitter import FAILED, Admission, Admitter
 from astraflow.dataflow.admission.group_scoring import GROUP_REWARD_FAILED, GroupScoring, without_unsampled_texts
 from astraflow.dataflow.admission.limits import ResultLimits
-from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, ordinal_of, parse_task_id, task_id
+from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, parse_task_id, task_id
 from astraflow.dataflow.issuing.issuer import GroupSource
 from astraflow.dataflow.issuing.leases import Leases
 from astraflow.dataflow.issuing.partial_rollouts import PartialRollouts

@@ -410,7 +410,9 @@ def build_run(config: DataflowConfig, *, journal: Journal, archive: Archive, clo
         shares=shares,
         journal=journal,
         events=Events(journal, archive, clock, limit=config.events),
-        samples=TrajectorySamples(archive, limit=config.samples, limit_bytes=config.sample_bytes),
+        samples=TrajectorySamples(
+            archive, limit=config.samples, limit_bytes=config.sample_bytes, per_step=config.samples_per_step
+        ),
         training_steps=TrainingSteps(journal, archive),
         round_archive=RoundArchive(archive),
         set_aside=SetAsideFiles(archive.directory / FOLDER),

@@ -41,7 +41,8 @@ class RaasConfig(Config):
     price_per_hour: Annotated[float, SettableBy.ADMIN] = Field(default=0.0, ge=0)
     """US dollars; 0 when unknown."""
     text_share: float = Field(default=0.1, ge=0, le=1)
-    """Share of groups whose trajectories are sent with their text, for inspection."""
+    """Share of groups whose trajectories are sent with their text, for inspection: evenly spaced, and some prompts each
+    time."""
     episode_timeout_s: float = Field(default=900.0, gt=0)
     """Time limit of an episode in seconds; a longer episode fails at the boundary `engine`."""
     join_timeout_s: float = Field(default=60.0, ge=0)

@@ -125,6 +125,7 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "History": _allowed_for(*_VIEWERS),
         "Trajectories": _allowed_for(*_VIEWERS),
         "Groups": _allowed_for(*_VIEWERS),
+        "SampleIndex": _allowed_for(*_VIEWERS),
         "Rewards": _allowed_for(*_VIEWERS),
         "Events": _allowed_for(*_VIEWERS),
         "TrainingSteps": _allowed_for(*_VIEWERS),

@@ -18,10 +18,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from astraflow.contract.batches import StepReport
-from astraflow.contract.ids import BatchId, GroupId, PolicyId, PromptId, Version
+from astraflow.contract.ids import BatchId, GroupId, PolicyId, PromptId, Version, ordinal_of
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.config import DataflowConfig
-from astraflow.dataflow.issuing.groups import ordinal_of
 from astraflow.dataflow.operations.nodes import NodeOperations
 from astraflow.dataflow.operations.trainers import TrainerOperations
 from astraflow.dataflow.outcomes import ACCEPTED, LATE

@@ -15,10 +15,18 @@ from hypothesis import strategies as st
 
 from astraflow.archive import samples as sample_lookups
 from astraflow.archive.connection import open_read_only
-from astraflow.archive.samples import bin_width, find_groups, find_rewards, find_trajectories
+from astraflow.archive.samples import bin_width, find_groups, find_rewards, find_sample_index, find_trajectories
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId
-from astraflow.contract.reports.queries import GroupQuery, RewardQuery, TrajectoryPage, TrajectoryQuery
+from astraflow.contract.reports.queries import (
+    GroupQuery,
+    RewardQuery,
+    SampledPrompt,
+    SampleIndex,
+    SampleIndexQuery,
+    TrajectoryPage,
+    TrajectoryQuery,
+)
 from astraflow.contract.rollouts.agent_calls import CallOutcome
 from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.spans import Ending
@@ -263,6 +271,7 @@ async def test_an_archive_of_an_earlier_release_is_read_and_continued(
         for column in ("actor", "reason", "cause", "severity", "figures"):
             database.execute(f"alter table events drop column {column}")
         database.execute("alter table events add column message text not null default ''")
+        database.execute("drop table sampled_groups")
         database.execute(f"pragma user_version = {version}")
         database.commit()
     with closing(open_read_only(tmp_path / "history.sqlite")) as database:
@@ -272,6 +281,9 @@ async def test_an_archive_of_an_earlier_release_is_read_and_continued(
         assert find_trajectories(database, TrajectoryQuery(term="a", min_term=0.0)).trajectories == ()
         assert len(find_rewards(database, RewardQuery(matching=TrajectoryQuery())).bins) == 2
         assert find_rewards(database, RewardQuery(matching=TrajectoryQuery(), term="a")).bins == ()
+        assert [group.prompt for group in find_groups(database, GroupQuery()).groups] == [""]
+        assert find_groups(database, GroupQuery(prompt="letters:1")).groups == ()
+        assert find_sample_index(database, SampleIndexQuery()) == SampleIndex(steps=(), prompts=())
 
     archive, samples = opened(tmp_path)
     samples.add(interaction(2, ending=Ending.WON), {SOLVER: "buffered"}, at=2.0)
@@ -398,6 +410,71 @@ async def test_the_oldest_samples_are_removed_by_count_and_size(tmp_path: Path, 
     samples.add(group(10), {SOLVER: "buffered"}, at=1.0)
     assert await task_names(samples) == (["train:10/1", "train:10/0", *expected[:2]] if limit else [])
     archive.close()
+
+
+def of_prompt(number: int, prompt: int) -> Group:
+    return replace(group(number), prompt=make.prompt(prompt))
+
+
+async def test_groups_of_early_steps_stay_over_restarts_while_the_newest_are_complete(tmp_path: Path) -> None:
+    archive, samples = opened(tmp_path, limit=80)
+    for step in range(1, 101):
+        for number in range(4 * step, 4 * step + 4):
+            samples.add(group(number), {SOLVER: "buffered"}, at=1.0)
+        for number in range(4 * step, 4 * step + 4):
+            samples.set_outcome(SOLVER, GroupId(f"train:{number}"), outcome="trained", step=step)
+        if step == 50:
+            archive.close()
+            archive, samples = opened(tmp_path, limit=80)
+    index = await samples.index(SampleIndexQuery(policy="solver", limit=1000))
+    groups = {step: len((await samples.groups(GroupQuery(step=step))).groups) for step in index.steps}
+    stored = [step for (step,) in archive.rows("select step from samples")]
+    archive.close()
+
+    assert {1, 2, 3, 4} < set(index.steps)
+    assert (groups[1], groups[2], groups[99], groups[100]) == (2, 2, 4, 4)
+    assert len(stored) == 80
+    assert set(stored) == set(index.steps)
+
+
+async def test_the_nearest_steps_with_samples_and_the_groups_of_a_prompt_are_found(tmp_path: Path) -> None:
+    archive, samples = opened(tmp_path)
+    for number, (prompt, step) in enumerate([(1, 3), (2, 3), (1, 9), (1, 40)]):
+        samples.add(of_prompt(number, prompt), {SOLVER: "buffered"}, at=1.0)
+        samples.set_outcome(SOLVER, GroupId(f"train:{number}"), outcome="trained", step=step)
+    samples.add(of_prompt(7, 2), {SOLVER: "informative"}, at=1.0)
+    near = await samples.index(SampleIndexQuery(near=10, limit=2))
+    whole = await samples.index(SampleIndexQuery())
+    other = await samples.index(SampleIndexQuery(policy="judge"))
+    groups = (await samples.groups(GroupQuery(prompt=make.prompt(1).id))).groups
+    archive.close()
+
+    assert near.steps == (3, 9)
+    assert whole.steps == (3, 9, 40)
+    repeated = SampledPrompt(prompt=make.prompt(1).id, flow=FlowId("train"), steps=3, first=3, last=40)
+    assert whole.prompts == (repeated,)
+    assert other == SampleIndex(steps=(), prompts=())
+    assert [(shown.step, shown.prompt, shown.version) for shown in groups] == [
+        (40, make.prompt(1).id, None), (9, make.prompt(1).id, None), (3, make.prompt(1).id, None),
+    ]  # fmt: skip
+
+
+async def test_the_same_prompts_of_an_evaluation_stay_for_each_version(tmp_path: Path) -> None:
+    archive, samples = opened(tmp_path, limit=40)
+    for version in range(0, 200, 20):
+        for prompt in range(4):
+            number = 10 * version + prompt
+            written = group(version, text="answer")
+            evaluated = replace(written, id=GroupId(f"progress:{number}"), flow=FlowId("progress"))
+            samples.add(replace(evaluated, prompt=make.prompt(prompt)), {SOLVER: "evaluated"}, at=1.0)
+    index = await samples.index(SampleIndexQuery())
+    groups = (await samples.groups(GroupQuery(prompt=index.prompts[0].prompt))).groups
+    archive.close()
+
+    assert index.steps == ()
+    assert (index.prompts[0].flow, index.prompts[0].first, index.prompts[0].last) == ("progress", 0, 180)
+    assert index.prompts[0].steps >= 5
+    assert {0, 20, 180} <= {shown.version for shown in groups}
 
 
 async def test_the_groups_of_a_step_have_their_statistics(tmp_path: Path) -> None:

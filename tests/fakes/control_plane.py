@@ -16,7 +16,7 @@ from astraflow.contract.fleet.recommendations import FleetConstraints, WhatIfQue
 from astraflow.contract.plugins import PluginChange
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import Record, render
-from astraflow.contract.reports.queries import GroupQuery, RewardQuery, TrajectoryQuery
+from astraflow.contract.reports.queries import GroupQuery, RewardQuery, SampleIndexQuery, TrajectoryQuery
 from astraflow.contract.reports.report import Report
 from astraflow.contract.reports.training_steps import TrainingStepQuery
 from astraflow.scaling.options import Spec
@@ -111,6 +111,10 @@ class FakeControlPlane(ControlPlaneServicer):
         return pb.GroupsReply(
             groups=[to_message(group, pb.SampledGroup) for group in page.groups], has_older=page.has_older
         )
+
+    async def SampleIndex(self, request: pb.SampleIndexRequest, context: Any) -> pb.SampleIndexReply:
+        index = self.synthetic_run.sample_index(self.sequence, from_message(request, SampleIndexQuery))
+        return to_message(index, pb.SampleIndexReply)
 
     async def Rewards(self, request: pb.RewardsRequest, context: Any) -> pb.RewardsReply:
         return to_message(

@@ -25,6 +25,8 @@ from astraflow.contract.reports.queries import (
     RewardHistogram,
     RewardQuery,
     SampledGroup,
+    SampleIndex,
+    SampleIndexQuery,
     TrajectoryPage,
     TrajectoryQuery,
 )
@@ -165,6 +167,15 @@ class SyntheticRun:
             if query.policy in ("", sample.policy) and query.step in (None, sample.step):
                 members.setdefault(sample.group, []).append(sample)
         return GroupPage(groups=tuple(_sampled_group(of_group) for of_group in members.values()), has_older=False)
+
+    def sample_index(self, sequence: int, query: SampleIndexQuery) -> SampleIndex:
+        """Returns the steps with samples that are nearest to the one of the query; every prompt is sampled once."""
+        steps = {sample.step for sample in self.samples(sequence) if query.policy in ("", sample.policy)}
+        trained = [step for step in steps if step is not None]
+        near = max(trained, default=0) if query.near is None else query.near
+        return SampleIndex(
+            steps=tuple(sorted(sorted(trained, key=lambda step: abs(step - near))[: query.limit])), prompts=()
+        )
 
     def rewards(self, sequence: int, query: RewardQuery) -> RewardHistogram:
         """Returns tenths, as the service does for rewards from 0 to 1."""

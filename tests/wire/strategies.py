@@ -21,7 +21,14 @@ from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import MAX_VERSION, Name, PolicyId, Version
 from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.nodes import NodeStatus
-from astraflow.contract.reports.queries import MAX_BINS, EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
+from astraflow.contract.reports.queries import (
+    MAX_BINS,
+    EventQuery,
+    GroupQuery,
+    RewardQuery,
+    SampleIndexQuery,
+    TrajectoryQuery,
+)
 from astraflow.contract.reports.report import SampledTrajectory
 from astraflow.contract.reports.training_steps import TrainingStepQuery
 from astraflow.contract.rollouts.agent_calls import AgentCall
@@ -337,6 +344,7 @@ _SPECIAL: dict[Any, Any] = {
     GroupQuery: _group_queries,
     RewardQuery: lambda: built(RewardQuery, max_bins=st.integers(1, MAX_BINS)),
     EventQuery: _event_queries,
+    SampleIndexQuery: lambda: built(SampleIndexQuery, near=_STEPS, limit=_LIMITS),
     TrainingStepQuery: lambda: built(TrainingStepQuery, limit=_LIMITS),
     TensorSpec: lambda: built(TensorSpec, hash=hashes),
     LinkReport: lambda: built(LinkReport, source=names.map("{}:7000".format)),

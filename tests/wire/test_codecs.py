@@ -40,6 +40,8 @@ from astraflow.contract.reports.queries import (
     RewardHistogram,
     RewardQuery,
     SampledGroup,
+    SampleIndex,
+    SampleIndexQuery,
     TrajectoryQuery,
 )
 from astraflow.contract.reports.report import Event, NodeReport, Report, SampledTrajectory
@@ -99,6 +101,8 @@ PAIRS: tuple[tuple[type, type[Message]], ...] = (
     (SampledGroup, control_plane_pb2.SampledGroup),
     (TrajectoryQuery, control_plane_pb2.TrajectoriesRequest),
     (GroupQuery, control_plane_pb2.GroupsRequest),
+    (SampleIndexQuery, control_plane_pb2.SampleIndexRequest),
+    (SampleIndex, control_plane_pb2.SampleIndexReply),
     (RewardQuery, control_plane_pb2.RewardsRequest),
     (RewardHistogram, control_plane_pb2.RewardsReply),
     (EventQuery, control_plane_pb2.EventsRequest),

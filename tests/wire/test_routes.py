@@ -29,7 +29,7 @@ METHODS = {
 }
 
 READ = (
-    "GetReport WatchReport History Trajectories Rewards Groups Events TrainingSteps Evaluations WhatIf "
+    "GetReport WatchReport History Trajectories Rewards Groups SampleIndex Events TrainingSteps Evaluations WhatIf "
     "GetFleet Instances Decisions Proposals GetMaintainer Transcript Providers JoinTokens"
 )
 STEER = "DrainNode PauseFlow Evaluate StopEvaluation ChangePlugins MintJoinToken RevokeJoinToken RevokeCredential"

@@ -155,6 +155,8 @@ class GroupQuery:
     step: int | None = None
     first_step: int | None = None
     last_step: int | None = None
+    prompt: str = ""
+    """Id of the prompt in its data set."""
     before: int | None = None
     """Selects groups older than this ordinal."""
     limit: int = 50
@@ -185,6 +187,10 @@ class SampledGroup:
     """Mean reward of the trajectories; None without any."""
     reward_min: float | None
     reward_max: float | None
+    prompt: str = ""
+    """Id of its prompt in the data set; empty when not recorded."""
+    version: int | None = None
+    """For a group of an evaluation, the newest version that wrote its answers; None for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +199,47 @@ class GroupPage:
 
     groups: tuple[SampledGroup, ...]
     has_older: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleIndexQuery:
+    """Asks at which steps, and of which prompts, there are sampled groups."""
+
+    policy: str = ""
+    """Empty for all policies."""
+    near: int | None = None
+    """Returns the steps nearest to this one; None for the newest steps."""
+    limit: int = 50
+    """Largest number of steps, and of prompts."""
+
+    def __post_init__(self) -> None:
+        _check_page(None, None, self.limit)
+        _check_numbers(self.near)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledPrompt:
+    """Prompt with sampled groups of several steps, or of several versions of an evaluation."""
+
+    prompt: str
+    """Id of the prompt in its data set."""
+    flow: FlowId
+    steps: int
+    """Different steps, or versions, of its groups. Count."""
+    first: int
+    """Lowest step or version."""
+    last: int
+    """Highest step or version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleIndex:
+    """Steps and prompts with sampled groups."""
+
+    steps: tuple[int, ...]
+    """Training steps with groups, ascending."""
+    prompts: tuple[SampledPrompt, ...]
+    """Prompts with groups of at least two steps or versions; those with most first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

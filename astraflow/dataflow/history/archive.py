@@ -42,9 +42,18 @@ UNREADABLE = ".unreadable"
 _CHANGE_BYTES = 200
 """Memory that a queued change takes besides its payload."""
 
-_SCHEMA_VERSION = 7
+_SCHEMA_VERSION = 8
 """Grows when the content of a table changes. A file without a migration is set aside, since runs do not depend on
 it."""
+
+_SAMPLED_GROUPS = """
+create table if not exists sampled_groups (
+    policy text not null, group_id text not null, flow text not null, prompt text not null, step integer,
+    version integer, rank integer, trajectories integer not null, size_bytes integer not null, ordinal integer not null,
+    primary key (policy, group_id)
+) without rowid;
+create index if not exists sampled_groups_of_prompt on sampled_groups (prompt);
+"""
 
 _MIGRATIONS = {
     2: """
@@ -71,10 +80,13 @@ update events set figures = json_object('text', message);
 alter table events drop column message;
 """,
     6: "",
+    7: _SAMPLED_GROUPS  # noqa: S608 (a constant)
+    + "insert into sampled_groups select policy, group_id, flow, '', max(step), null, null, count(*), "
+    "sum(size_bytes), min(ordinal) from samples group by policy, group_id;",
 }
 """Changes of a file of an older version to the next, by the older version."""
 
-_SCHEMA = """
+_SCHEMA = f"""
 create table if not exists seconds (sequence integer primary key, body blob not null);
 create table if not exists minutes (sequence integer primary key, body blob not null);
 create table if not exists events (
@@ -86,9 +98,10 @@ create table if not exists samples (
     node text not null, at real not null, step integer, outcome text not null, reward real, is_truncated integer not
     null, failure text, size_bytes integer not null, body blob not null, prompt_text text not null,
     completion_text text not null, ending text not null default '', role text not null default '',
-    reward_terms text not null default '{}', tokens_body blob not null default x'',
-    call_outcomes text not null default '{}', calls_body blob not null default x'', batched_at real, trained_at real
+    reward_terms text not null default '{{}}', tokens_body blob not null default x'',
+    call_outcomes text not null default '{{}}', calls_body blob not null default x'', batched_at real, trained_at real
 );
+{_SAMPLED_GROUPS}
 create index if not exists samples_of_group on samples (policy, group_id);
 create index if not exists samples_of_step on samples (step);
 create table if not exists rounds (round integer primary key, body blob not null);

@@ -1,32 +1,39 @@
-"""Sampled trajectories for inspection: the latest groups whose nodes attached texts, with their outcomes."""
+"""Sampled trajectories for inspection: groups whose nodes attached texts, with their outcomes; some of each step, and
+the latest."""
 
 import json
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-from astraflow.archive.samples import find_groups, find_rewards, find_trajectories
-from astraflow.contract.ids import GroupId, PolicyId
+from astraflow.archive.samples import find_groups, find_rewards, find_sample_index, find_trajectories
+from astraflow.contract.ids import FlowId, GroupId, PolicyId
 from astraflow.contract.reports.queries import (
     GroupPage,
     GroupQuery,
     RewardHistogram,
     RewardQuery,
+    SampleIndex,
+    SampleIndexQuery,
     TrajectoryPage,
     TrajectoryQuery,
 )
 from astraflow.contract.reports.report import SampledTrajectory
 from astraflow.contract.rollouts.agent_calls import AgentCall
-from astraflow.contract.rollouts.tasks import Group
+from astraflow.contract.rollouts.tasks import Group, prompt_position
 from astraflow.contract.rollouts.trajectories import Episode, Trajectories, Trajectory
 from astraflow.dataflow.history.archive import Archive
+from astraflow.dataflow.history.sample_retention import GroupKey, SampleRetention, Series, StoredGroup
 from astraflow.dataflow.issuing.groups import parse_task_id
 from astraflow.dataflow.serving.stream import BUFFERED
 from astraflow.wire.codecs.agent_calls import encode_calls
 from astraflow.wire.codecs.converter import to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
+
+EVALUATED = "evaluated"
+"""Outcome of a group of an evaluation, which was never meant for training."""
 
 UNRECORDED = "unrecorded"
 """Outcome of a group whose outcome was lost in a crash."""
@@ -56,43 +63,59 @@ _INSERT = f"insert into samples ({_COLUMN_NAMES}) values ({', '.join('?' * len(_
 class TrajectorySamples:
     """Stores whole groups with their outcomes: each trajectory with a text, and the failed members.
 
-    A group whose members all failed is stored too, without texts. The oldest samples are deleted beyond `limit` samples
-    or `limit_bytes`.
+    A group whose members all failed is stored too, without texts. Beyond `limit` samples or `limit_bytes`, groups are
+    deleted: see `sample_retention`.
     """
 
-    def __init__(self, archive: Archive, *, limit: int, limit_bytes: int) -> None:
+    def __init__(self, archive: Archive, *, limit: int, limit_bytes: int, per_step: int = 2) -> None:
+        """per_step: groups of each step that stay longer than others."""
         self._archive = archive
         self._limit = limit
-        self._limit_bytes = limit_bytes
-        self._sizes: deque[tuple[int, int]] = deque(
-            archive.rows("select ordinal, size_bytes from samples order by ordinal")
-        )
-        self._size_bytes = sum(size for _, size in self._sizes)
-        self._last_ordinal = self._sizes[-1][0] if self._sizes else 0
+        self._retention = SampleRetention(limit=limit, limit_bytes=limit_bytes, per_step=per_step)
+        columns = "policy, group_id, flow, version, rank, ordinal, trajectories, size_bytes, prompt"
+        rows = archive.rows(f"select {columns} from sampled_groups order by ordinal")  # noqa: S608 (constant)
+        for policy, group, flow, version, rank, *columns_of_group in rows:
+            series = PolicyId(policy), None if version is None else FlowId(flow)
+            self._retention.restore((PolicyId(policy), GroupId(group)), _stored_group(*columns_of_group), series, rank)
+        ((self._last_ordinal,),) = archive.rows("select coalesce(max(ordinal), 0) from samples")
         open_groups = archive.rows("select distinct policy, group_id from samples where outcome = ?", (BUFFERED,))
         self._open = {(PolicyId(policy), GroupId(group)) for policy, group in open_groups}
         """Shares of groups whose outcome may still change."""
 
     def add(self, group: Group, outcomes: Mapping[PolicyId, str], *, at: float) -> None:
         """Stores the samples of a finished group. outcomes: outcome of each policy's share."""
-        samples = list(_samples(group, outcomes, at)) if self._limit else []
-        for policy in {sample.policy for sample in samples}:
+        samples: dict[PolicyId, list[SampledTrajectory]] = {}
+        for sample in _samples(group, outcomes, at) if self._limit else ():
+            samples.setdefault(sample.policy, []).append(sample)
+        for policy in samples:
             # A group may arrive again after a crash before the journal had it; it then replaces its earlier samples.
-            self._archive.put("delete from samples where policy = ? and group_id = ?", policy, group.id)
+            if self._retention.remove((policy, group.id)):
+                self._delete((policy, group.id))
             if outcomes[policy] == BUFFERED:
                 self._open.add((policy, group.id))
-        for sample in samples:
-            self._store(sample)
+        self._store(group, samples)
+        for policy, of_policy in samples.items():
+            versions = [span.version for sample in of_policy for span in sample.spans if span.version is not None]
+            if outcomes[policy] == EVALUATED and versions:
+                statement = "update sampled_groups set version = ? where policy = ? and group_id = ?"
+                self._archive.put(statement, int(max(versions)), policy, group.id)
+                self._choose((policy, group.id), (policy, group.flow), int(max(versions)))
         self._trim()
 
     def set_outcome(
         self, policy: PolicyId, group: GroupId, *, outcome: str, step: int | None, trained_at: float | None = None
     ) -> None:
         """Sets the outcome of a buffered group. trained_at: when its step was acknowledged. Unix seconds."""
-        if (policy, group) in self._open:
-            self._open.remove((policy, group))
-            statement = "update samples set outcome = ?, step = ?, trained_at = ? where policy = ? and group_id = ?"
-            self._archive.put(statement, outcome, step, trained_at, policy, group)
+        if (policy, group) not in self._open:
+            return
+        self._open.remove((policy, group))
+        statement = "update samples set outcome = ?, step = ?, trained_at = ? where policy = ? and group_id = ?"
+        self._archive.put(statement, outcome, step, trained_at, policy, group)
+        if step is not None:
+            self._archive.put(
+                "update sampled_groups set step = ? where policy = ? and group_id = ?", step, policy, group
+            )
+            self._choose((policy, group), (policy, None), step)
 
     def set_batched(self, policy: PolicyId, groups: Iterable[GroupId], *, at: float) -> None:
         """Records when a batch took these groups; ignores those without samples."""
@@ -107,6 +130,10 @@ class TrajectorySamples:
         for policy, group in self._open - still_waiting:
             self.set_outcome(policy, group, outcome=UNRECORDED, step=None)
 
+    async def index(self, query: SampleIndexQuery) -> SampleIndex:
+        """Returns the steps and prompts with sampled groups. Raises: DeadlineExceeded."""
+        return await self._archive.read(lambda database: find_sample_index(database, query))
+
     async def page(self, query: TrajectoryQuery) -> TrajectoryPage:
         """Returns samples, newest first. Raises: DeadlineExceeded."""
         return await self._archive.read(lambda database: find_trajectories(database, query))
@@ -119,23 +146,57 @@ class TrajectorySamples:
         """Returns the distribution of rewards. Raises: DeadlineExceeded."""
         return await self._archive.read(lambda database: find_rewards(database, query))
 
-    def _store(self, sample: SampledTrajectory) -> None:
+    def _store(self, group: Group, samples: Mapping[PolicyId, Sequence[SampledTrajectory]]) -> None:
+        """Stores the samples of a group, with increasing ordinals."""
+        for policy, of_policy in samples.items():
+            first, size_bytes = self._last_ordinal + 1, 0
+            for sample in of_policy:
+                size_bytes += self._store_sample(sample)
+            prompt = group.prompt.id
+            self._retention.add((policy, group.id), _stored_group(first, len(of_policy), size_bytes, prompt))
+            self._archive.put(
+                "insert or replace into sampled_groups values (?, ?, ?, ?, null, null, null, ?, ?, ?)",
+                *(policy, group.id, group.flow, prompt, len(of_policy), size_bytes, first),
+            )
+
+    def _store_sample(self, sample: SampledTrajectory) -> int:
+        """Stores a sample; returns its size in bytes."""
         self._last_ordinal += 1
         calls = encode_calls(sample.calls)
         numbered = replace(sample, ordinal=self._last_ordinal, calls=())
         size_bytes = _size_bytes(numbered) + len(calls)
-        self._sizes.append((numbered.ordinal, size_bytes))
-        self._size_bytes += size_bytes
         memory_bytes = size_bytes + _TOKEN_MEMORY_BYTES * len(numbered.token_ends)
         self._archive.put(_INSERT, *_columns(numbered, size_bytes), calls, size_bytes=memory_bytes)
+        return size_bytes
+
+    def _choose(self, key: GroupKey, series: Series, step: int) -> None:
+        for (policy, group), rank in self._retention.choose(key, series, step).items():
+            self._set_rank(policy, group, rank)
+
+    def _set_rank(self, policy: PolicyId, group: GroupId, rank: int | None) -> None:
+        statement = "update sampled_groups set rank = ? where policy = ? and group_id = ?"
+        self._archive.put(statement, rank, policy, group)
 
     def _trim(self) -> None:
-        last_deleted = 0
-        while len(self._sizes) > self._limit or self._size_bytes > self._limit_bytes:
-            last_deleted, size_bytes = self._sizes.popleft()
-            self._size_bytes -= size_bytes
-        if last_deleted:
-            self._archive.put("delete from samples where ordinal <= ?", last_deleted)
+        released, deleted = self._retention.take_surplus()
+        for policy, group in released:
+            self._set_rank(policy, group, None)
+        for key in deleted:
+            self._delete(key)
+
+    def _delete(self, key: GroupKey) -> None:
+        for table in ("samples", "sampled_groups"):
+            self._archive.put(f"delete from {table} where policy = ? and group_id = ?", *key)  # noqa: S608 (constants)
+
+
+def _stored_group(ordinal: int, trajectories: int, size_bytes: int, prompt: str) -> StoredGroup:
+    return StoredGroup(
+        ordinal=ordinal,
+        trajectories=trajectories,
+        size_bytes=size_bytes,
+        prompt=prompt,
+        position=prompt_position(prompt),
+    )
 
 
 def _samples(group: Group, outcomes: Mapping[PolicyId, str], at: float) -> Iterator[SampledTrajectory]:

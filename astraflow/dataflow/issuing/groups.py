@@ -108,10 +108,3 @@ def flow_of(task_id: TaskId) -> FlowId:
 def flow_of_group(group: str) -> FlowId:
     """Returns the flow of a group; cached, because the members of a group arrive together."""
     return FlowId.unchecked(group.rpartition(":")[0])
-
-
-@lru_cache(maxsize=4096)
-def ordinal_of(group_id: GroupId) -> int | None:
-    """Returns the ordinal of a group id `flow:ordinal`, None for any other text."""
-    _, colon, ordinal = group_id.rpartition(":")
-    return int(ordinal) if colon and ordinal.isdecimal() else None

@@ -12,7 +12,7 @@ from astraflow.contract.errors import CorruptData
 from astraflow.contract.fleet.recommendations import FleetConstraints, WhatIfQuestion
 from astraflow.contract.ids import FlowId, NodeId
 from astraflow.contract.plugins import PluginChange
-from astraflow.contract.reports.queries import EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
+from astraflow.contract.reports.queries import EventQuery, GroupQuery, RewardQuery, SampleIndexQuery, TrajectoryQuery
 from astraflow.contract.reports.report import Report
 from astraflow.contract.reports.training_steps import TrainingStepQuery
 from astraflow.dataflow.history.history import History
@@ -114,6 +114,11 @@ class ControlService(ControlPlaneServicer):
         page = await self._run.samples.groups(replace(query, limit=min(query.limit, MAX_PAGE)))
         groups = [to_message(group, control.SampledGroup) for group in page.groups]
         return control.GroupsReply(groups=groups, has_older=page.has_older)
+
+    async def SampleIndex(self, request: control.SampleIndexRequest, context: Any) -> control.SampleIndexReply:
+        query = from_message(request, SampleIndexQuery)
+        index = await self._run.samples.index(replace(query, limit=min(query.limit, MAX_PAGE)))
+        return to_message(index, control.SampleIndexReply)
 
     async def Rewards(self, request: control.RewardsRequest, context: Any) -> control.RewardsReply:
         return to_message(await self._run.samples.rewards(from_message(request, RewardQuery)), control.RewardsReply)

@@ -9,14 +9,12 @@ from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationS
 from astraflow.contract.rollouts.tasks import Group
 from astraflow.dataflow.evaluation.evaluation import Evaluation
 from astraflow.dataflow.evaluation.rounds import EvaluationRequest, Round
+from astraflow.dataflow.history.samples import EVALUATED
 from astraflow.dataflow.issuing.groups import flow_of, parse_task_id
 from astraflow.dataflow.operations.assignment import TaskAssignment
 from astraflow.dataflow.operations.reservations import Reservations
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run
-
-EVALUATED = "evaluated"
-"""Outcome of a trajectory that belongs to an evaluation, not to training."""
 
 SCHEDULE = "schedule"
 """Actor of the rounds that the recipe schedules."""

@@ -1,16 +1,16 @@
 """Runs the workflow of one task and turns the outcome into an episode."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId
+from astraflow.contract.ids import FlowId, NodeId, PolicyId, ordinal_of
 from astraflow.contract.rollouts.agent_calls import MAX_EPISODE_CHARACTERS, AgentCall
 from astraflow.contract.rollouts.failures import Boundary, Failure, RolloutFailed
-from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.tasks import Task, prompt_position
 from astraflow.contract.rollouts.timelines import EPISODE, Hop
 from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.raas.counters import NodeCounters
@@ -81,7 +81,7 @@ class Runner:
         Every attempt runs the workflow from the start with a new environment. For a task that was handed back,
         `recorder` recalls the generations of earlier nodes.
         """
-        if not is_sampled(task.group, self._text_share):
+        if not is_sampled(task, self._text_share):
             return await self._run(task, recorder)
         began_at = self._clock.wall()
         with collect_hops() as hops:
@@ -130,7 +130,7 @@ class Runner:
                 boundary=Boundary.WORKFLOW,
                 code="rollout.unknown_flow",
             )
-        turns = TurnTimes(self._clock) if is_sampled(task.group, self._text_share) else None
+        turns = TurnTimes(self._clock) if is_sampled(task, self._text_share) else None
         sampling_check = SamplingCheck(temperatures=flow.temperatures)
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
@@ -160,7 +160,7 @@ class Runner:
         if flow is None or not isinstance(flow.workflow, SessionSource):
             return ()
         calls = flow.workflow.take_failed_calls(task.id)
-        return _with_cut_bodies(calls, _body_limit(calls)) if is_sampled(task.group, self._text_share) else ()
+        return _with_cut_bodies(calls, _body_limit(calls)) if is_sampled(task, self._text_share) else ()
 
     def _with_text_and_times(self, trajectory: Trajectory, turns: TurnTimes | None) -> Trajectory:
         """Returns the trajectory with its text and, for inspection, the durations of its turns."""
@@ -194,14 +194,19 @@ class Runner:
         return Failure(boundary=boundary, message=message)
 
 
-def is_sampled(group: GroupId, share: float) -> bool:
+def is_sampled(task: Task, share: float) -> bool:
     """Returns True for a `share` of the groups; the same answer on every node, for all members of a group.
 
-    >>> [is_sampled(GroupId(f"train:{number}"), 0.5) for number in range(4)]
-    [True, False, False, False]
+    Prompts of an evaluation are the same in each round, so it samples by prompt. For training, an eighth of the share
+    are the groups of some prompts, each time that they are issued; the others are evenly spaced, so that each batch has
+    some.
     """
-    position = int.from_bytes(blake2b(group.encode(), digest_size=8).digest(), "big")
-    return position < share * 2**64
+    position = prompt_position(task.prompt.id)
+    if task.pinned or position < share / 8:
+        return position < share
+    rate = (share - share / 8) / (1 - share / 8)
+    ordinal = ordinal_of(task.group) or 0
+    return math.floor((ordinal + 1) * rate) > math.floor(ordinal * rate)
 
 
 def with_limited_calls(trajectories: Sequence[Trajectory]) -> tuple[Trajectory, ...]:

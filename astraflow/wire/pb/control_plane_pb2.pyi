@@ -2340,6 +2340,7 @@ class GroupsRequest(_message.Message):
     LAST_STEP_FIELD_NUMBER: _builtins.int
     BEFORE_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     flow: _builtins.str
     outcome: _builtins.str
@@ -2349,6 +2350,8 @@ class GroupsRequest(_message.Message):
     before: _builtins.int
     """Entries older than this ordinal."""
     limit: _builtins.int
+    prompt: _builtins.str
+    """Id in its data set."""
     def __init__(
         self,
         *,
@@ -2360,10 +2363,11 @@ class GroupsRequest(_message.Message):
         last_step: _builtins.int | None = ...,
         before: _builtins.int | None = ...,
         limit: _builtins.int = ...,
+        prompt: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_first_step", b"_first_step", "_last_step", b"_last_step", "_step", b"_step", "before", b"before", "first_step", b"first_step", "last_step", b"last_step", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_first_step", b"_first_step", "_last_step", b"_last_step", "_step", b"_step", "before", b"before", "first_step", b"first_step", "flow", b"flow", "last_step", b"last_step", "limit", b"limit", "outcome", b"outcome", "policy", b"policy", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_first_step", b"_first_step", "_last_step", b"_last_step", "_step", b"_step", "before", b"before", "first_step", b"first_step", "flow", b"flow", "last_step", b"last_step", "limit", b"limit", "outcome", b"outcome", "policy", b"policy", "prompt", b"prompt", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__before: _TypeAlias = _typing.Literal["before"]  # noqa: Y015
     _WhichOneofArgType__before: _TypeAlias = _typing.Literal["_before", b"_before"]  # noqa: Y015
@@ -2385,6 +2389,95 @@ class GroupsRequest(_message.Message):
 Global___GroupsRequest: _TypeAlias = GroupsRequest  # noqa: Y015
 
 @_typing.final
+class SampleIndexRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    NEAR_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    """All when empty."""
+    near: _builtins.int
+    """The steps nearest to this one; the newest when absent."""
+    limit: _builtins.int
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        near: _builtins.int | None = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_near", b"_near", "near", b"near"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_near", b"_near", "limit", b"limit", "near", b"near", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__near: _TypeAlias = _typing.Literal["near"]  # noqa: Y015
+    _WhichOneofArgType__near: _TypeAlias = _typing.Literal["_near", b"_near"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__near) -> _WhichOneofReturnType__near | None: ...
+
+Global___SampleIndexRequest: _TypeAlias = SampleIndexRequest  # noqa: Y015
+
+@_typing.final
+class SampledPrompt(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPT_FIELD_NUMBER: _builtins.int
+    FLOW_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    prompt: _builtins.str
+    flow: _builtins.str
+    steps: _builtins.int
+    """Different steps of its groups, or versions for an evaluation."""
+    first: _builtins.int
+    last: _builtins.int
+    def __init__(
+        self,
+        *,
+        prompt: _builtins.str = ...,
+        flow: _builtins.str = ...,
+        steps: _builtins.int = ...,
+        first: _builtins.int = ...,
+        last: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "flow", b"flow", "last", b"last", "prompt", b"prompt", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SampledPrompt: _TypeAlias = SampledPrompt  # noqa: Y015
+
+@_typing.final
+class SampleIndexReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ascending."""
+
+    @_builtins.property
+    def prompts(self) -> _containers.RepeatedCompositeFieldContainer[Global___SampledPrompt]:
+        """With groups of at least two steps, those with most first."""
+
+    def __init__(
+        self,
+        *,
+        steps: _abc.Iterable[_builtins.int] | None = ...,
+        prompts: _abc.Iterable[Global___SampledPrompt] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompts", b"prompts", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SampleIndexReply: _TypeAlias = SampleIndexReply  # noqa: Y015
+
+@_typing.final
 class SampledGroup(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2401,6 +2494,8 @@ class SampledGroup(_message.Message):
     REWARD_MEAN_FIELD_NUMBER: _builtins.int
     REWARD_MIN_FIELD_NUMBER: _builtins.int
     REWARD_MAX_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     policy: _builtins.str
     flow: _builtins.str
@@ -2415,6 +2510,10 @@ class SampledGroup(_message.Message):
     reward_mean: _builtins.float
     reward_min: _builtins.float
     reward_max: _builtins.float
+    prompt: _builtins.str
+    """Id in its data set; empty when not recorded."""
+    version: _builtins.int
+    """For a group of an evaluation, the newest version that wrote its answers."""
     def __init__(
         self,
         *,
@@ -2431,10 +2530,12 @@ class SampledGroup(_message.Message):
         reward_mean: _builtins.float | None = ...,
         reward_min: _builtins.float | None = ...,
         reward_max: _builtins.float | None = ...,
+        prompt: _builtins.str = ...,
+        version: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_reward_max", b"_reward_max", "_reward_mean", b"_reward_mean", "_reward_min", b"_reward_min", "_step", b"_step", "reward_max", b"reward_max", "reward_mean", b"reward_mean", "reward_min", b"reward_min", "step", b"step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reward_max", b"_reward_max", "_reward_mean", b"_reward_mean", "_reward_min", b"_reward_min", "_step", b"_step", "_version", b"_version", "reward_max", b"reward_max", "reward_mean", b"reward_mean", "reward_min", b"reward_min", "step", b"step", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward_max", b"_reward_max", "_reward_mean", b"_reward_mean", "_reward_min", b"_reward_min", "_step", b"_step", "at", b"at", "failed", b"failed", "flow", b"flow", "group", b"group", "ordinal", b"ordinal", "outcome", b"outcome", "policy", b"policy", "reward_max", b"reward_max", "reward_mean", b"reward_mean", "reward_min", b"reward_min", "step", b"step", "trajectories", b"trajectories", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward_max", b"_reward_max", "_reward_mean", b"_reward_mean", "_reward_min", b"_reward_min", "_step", b"_step", "_version", b"_version", "at", b"at", "failed", b"failed", "flow", b"flow", "group", b"group", "ordinal", b"ordinal", "outcome", b"outcome", "policy", b"policy", "prompt", b"prompt", "reward_max", b"reward_max", "reward_mean", b"reward_mean", "reward_min", b"reward_min", "step", b"step", "trajectories", b"trajectories", "truncated", b"truncated", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reward_max: _TypeAlias = _typing.Literal["reward_max"]  # noqa: Y015
     _WhichOneofArgType__reward_max: _TypeAlias = _typing.Literal["_reward_max", b"_reward_max"]  # noqa: Y015
@@ -2444,6 +2545,8 @@ class SampledGroup(_message.Message):
     _WhichOneofArgType__reward_min: _TypeAlias = _typing.Literal["_reward_min", b"_reward_min"]  # noqa: Y015
     _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
     _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
+    _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reward_max) -> _WhichOneofReturnType__reward_max | None: ...
     @_typing.overload
@@ -2452,6 +2555,8 @@ class SampledGroup(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reward_min) -> _WhichOneofReturnType__reward_min | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
 
 Global___SampledGroup: _TypeAlias = SampledGroup  # noqa: Y015
 

@@ -60,6 +60,11 @@ class ControlPlaneStub:
                 request_serializer=control__plane__pb2.GroupsRequest.SerializeToString,
                 response_deserializer=control__plane__pb2.GroupsReply.FromString,
                 _registered_method=True)
+        self.SampleIndex = channel.unary_unary(
+                '/astraflow.v1.ControlPlane/SampleIndex',
+                request_serializer=control__plane__pb2.SampleIndexRequest.SerializeToString,
+                response_deserializer=control__plane__pb2.SampleIndexReply.FromString,
+                _registered_method=True)
         self.Rewards = channel.unary_unary(
                 '/astraflow.v1.ControlPlane/Rewards',
                 request_serializer=control__plane__pb2.RewardsRequest.SerializeToString,
@@ -170,6 +175,13 @@ class ControlPlaneServicer:
 
     def Groups(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SampleIndex(self, request, context):
+        """Returns the steps and prompts with sampled groups.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -301,6 +313,11 @@ def add_ControlPlaneServicer_to_server(servicer, server):
                     servicer.Groups,
                     request_deserializer=control__plane__pb2.GroupsRequest.FromString,
                     response_serializer=control__plane__pb2.GroupsReply.SerializeToString,
+            ),
+            'SampleIndex': grpc.unary_unary_rpc_method_handler(
+                    servicer.SampleIndex,
+                    request_deserializer=control__plane__pb2.SampleIndexRequest.FromString,
+                    response_serializer=control__plane__pb2.SampleIndexReply.SerializeToString,
             ),
             'Rewards': grpc.unary_unary_rpc_method_handler(
                     servicer.Rewards,
@@ -514,6 +531,33 @@ class ControlPlane:
             '/astraflow.v1.ControlPlane/Groups',
             control__plane__pb2.GroupsRequest.SerializeToString,
             control__plane__pb2.GroupsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SampleIndex(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.ControlPlane/SampleIndex',
+            control__plane__pb2.SampleIndexRequest.SerializeToString,
+            control__plane__pb2.SampleIndexReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,6 +24,8 @@ class ControlPlaneStub:
     Trajectories: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.TrajectoriesRequest, _control_plane_pb2.TrajectoriesReply]
     """Return sampled trajectories, their groups, and events, newest first."""
     Groups: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.GroupsRequest, _control_plane_pb2.GroupsReply]
+    SampleIndex: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.SampleIndexRequest, _control_plane_pb2.SampleIndexReply]
+    """Returns the steps and prompts with sampled groups."""
     Rewards: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.RewardsRequest, _control_plane_pb2.RewardsReply]
     """Returns the reward histogram of sampled trajectories."""
     Events: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.EventsRequest, _control_plane_pb2.EventsReply]
@@ -90,6 +92,14 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _control_plane_pb2.GroupsRequest,
         context: _aio.ServicerContext[_control_plane_pb2.GroupsRequest, _abc.Awaitable[_control_plane_pb2.GroupsReply]],
     ) -> _abc.Awaitable[_control_plane_pb2.GroupsReply]: ...
+
+    @_abc_1.abstractmethod
+    def SampleIndex(
+        self,
+        request: _control_plane_pb2.SampleIndexRequest,
+        context: _aio.ServicerContext[_control_plane_pb2.SampleIndexRequest, _abc.Awaitable[_control_plane_pb2.SampleIndexReply]],
+    ) -> _abc.Awaitable[_control_plane_pb2.SampleIndexReply]:
+        """Returns the steps and prompts with sampled groups."""
 
     @_abc_1.abstractmethod
     def Rewards(

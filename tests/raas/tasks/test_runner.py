@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow.contract.ids import GroupId, PolicyId, Version
+from astraflow.contract.ids import GroupId, PolicyId, PromptId, Version
 from astraflow.contract.rollouts.agent_calls import MAX_EPISODE_CHARACTERS
 from astraflow.contract.rollouts.failures import Boundary, Failure, RolloutFailed
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.rollouts.spans import Author, Span
-from astraflow.contract.rollouts.tasks import Prompt, Task
+from astraflow.contract.rollouts.tasks import Prompt, Task, prompt_position
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
@@ -278,14 +278,39 @@ async def test_an_unsampled_episode_has_no_text_and_no_times() -> None:
     assert (trajectory.text_ends, trajectory.span_s) == ((), ())
 
 
-def test_the_sampled_share_of_groups_does_not_depend_on_the_node() -> None:
-    groups = [GroupId(f"train:{number}") for number in range(2000)]
+def training_task(number: int, *, prompt: int) -> Task:
+    task = make.task()
+    return replace(
+        task, group=GroupId(f"train:{number}"), prompt=replace(task.prompt, id=PromptId(f"letters:{prompt}"))
+    )
 
-    sampled = [group for group in groups if is_sampled(group, 0.25)]
 
-    assert len(sampled) / len(groups) == pytest.approx(0.25, abs=0.03)
-    assert not any(is_sampled(group, 0.0) for group in groups)
-    assert all(is_sampled(group, 1.0) for group in groups)
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 1.0])
+def test_the_share_of_sampled_groups_is_the_same_in_every_batch(share: float) -> None:
+    tasks = [training_task(number, prompt=number % 500) for number in range(4000)]
+    sampled = [is_sampled(task, share) for task in tasks]
+
+    assert sum(sampled) / len(sampled) == pytest.approx(share, abs=0.01)
+    for begin in range(0, len(sampled), 32):
+        batch = sum(sampled[begin : begin + 32])
+        assert batch >= 32 * share * 7 / 8 - 1
+
+
+def test_some_prompts_are_sampled_each_time_and_those_of_an_evaluation_in_each_round() -> None:
+    first = min(range(500), key=lambda prompt: prompt_position(f"letters:{prompt}"))
+    assert all(is_sampled(training_task(number, prompt=first), 0.1) for number in range(100))
+
+    pinned = {PolicyId("solver"): Version(1)}
+    rounds = [
+        {
+            prompt
+            for prompt in range(500)
+            if is_sampled(replace(training_task(index, prompt=prompt), pinned=pinned), 0.1)
+        }
+        for index in range(3)
+    ]
+    assert rounds[0] == rounds[1] == rounds[2]
+    assert len(rounds[0]) / 500 == pytest.approx(0.1, abs=0.05)
 
 
 async def test_every_trajectory_of_a_flow_with_a_group_reward_has_a_text_and_only_samples_have_times() -> None:

@@ -56,6 +56,7 @@ APPROVING = "/maintainer/proposals/{plan}/approve"
 
 READ_ONLY_PERMISSIONS = (
     *("GetReport", "WatchReport", "History", "Trajectories", "Groups", "Rewards", "Events", "TrainingSteps"),
+    *("SampleIndex",),
     *("Evaluations", "WhatIf"),
     *("GetFleet", "Instances", "Decisions", "Proposals", "GetMaintainer", "Transcript", "Providers"),
 )
