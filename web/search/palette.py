@@ -1,56 +1,64 @@
-"""Command palette and search page (every page, action, pool, run and node by name), and keyboard shortcuts."""
+"""Command palette: every page, action, pool, run, chart, setting and node by name; and keyboard shortcuts."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from urllib.parse import quote
 
 from astraflow.contract.reports.report import Report
+from astraflow.contract.training_metrics import training_metric
 from web.accounts.viewer import Viewer
 from web.components import formats
 from web.components.layout import NAVIGATION
 from web.components.live_texts import visible_nodes
-from web.database.tables import RunRecord
+from web.search.actions import PaletteEntry, PaletteSources, actions, node_actions
 from web.security.roles import Permission
 
 MAX_NODES = 500
+MAX_NODE_ACTIONS = 50
 MAX_RUNS = 50
 """Runs listed before any input; a search covers all runs."""
 MAX_MATCHES = 200
+MIN_FUZZY = 3
+"""Shortest word that may leave out letters."""
+
+SETTINGS = (
+    ("Password", "account", True),
+    ("Sessions", "sessions", True),
+    ("API tokens", "tokens", True),
+    ("Users", "users", False),
+    ("Roles of runs and pools", "grants", False),
+    ("Providers", "providers", True),
+    ("Exporters", "exporters", True),
+    ("Retention of the audit log", "retention", False),
+)
+"""Parts of the settings: label, anchor, and whether they are for all users."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaletteEntry:
-    """Entry of the palette."""
-
-    group: str
-    label: str
-    href: str
-    hint: str = ""
-    keys: str = ""
-    """Keys with the same effect."""
-    press: str = ""
-    """`data-key` of a control that is pressed instead of following the link, on pages that have it."""
-
-
-def entries(viewer: Viewer, report: Report | None, runs: Sequence[RunRecord], *, has_fleet: bool) -> list[PaletteEntry]:
-    """Returns everything that the viewer's role may see and do, pages first, nodes last."""
+def entries(viewer: Viewer, sources: PaletteSources) -> list[PaletteEntry]:
+    """Returns everything that the viewer's role may see and do: pages and actions first, nodes last."""
+    report = sources.report
     return [
         *(
             PaletteEntry(group="Page", label=item.label, href=item.path, keys=f"g {item.key}")
             for item in NAVIGATION
             if viewer.may(item.required_permission)
         ),
-        *(_actions(viewer, report, has_fleet=has_fleet)),
+        *actions(viewer, sources),
         *(_pools(report)),
-        *(PaletteEntry(group="Run", label=run.name, href=f"/runs/{run.id}", hint=run.recipe) for run in runs),
+        *(_runs(sources)),
+        *(_charts(sources)),
+        *(_settings(viewer)),
         *(_nodes(report)),
+        *node_actions(viewer, report),
     ]
 
 
 def initial_entries(listed: Sequence[PaletteEntry]) -> list[PaletteEntry]:
     """Returns the entries listed before any input; runs and nodes are limited in number."""
-    limits = {"Run": MAX_RUNS, "Node": MAX_NODES}
+    limits = {"Run": MAX_RUNS, "Node": MAX_NODES, "Node action": MAX_NODE_ACTIONS}
     counts: Counter[str] = Counter()
     listed_entries = []
     for entry in listed:
@@ -61,41 +69,38 @@ def initial_entries(listed: Sequence[PaletteEntry]) -> list[PaletteEntry]:
 
 
 def matching_entries(listed: Sequence[PaletteEntry], text: str) -> list[PaletteEntry]:
-    """Returns the entries that contain every word of a text, best match first, at most `MAX_MATCHES`."""
+    """Returns the entries that have every word of a text, best match first, at most `MAX_MATCHES`."""
     words = text.lower().split()
-    scored = [(_score(entry, words), entry) for entry in listed]
-    matching = [(score, entry) for score, entry in scored if score >= 0]
+    scored = [(score(entry, words), entry) for entry in listed]
+    matching = [(points, entry) for points, entry in scored if points >= 0]
     return [entry for _, entry in sorted(matching, key=lambda item: -item[0])[:MAX_MATCHES]]
 
 
-def _score(entry: PaletteEntry, words: Sequence[str]) -> int:
-    """Returns the score of an entry, as `palette.js` computes it; -1 when a word is missing."""
+def score(entry: PaletteEntry, words: Sequence[str]) -> int:
+    """Returns the score of an entry, as `palette.js` computes it; -1 when a word is missing.
+
+    A word may leave out letters of the label: `lrnrate` finds `Learning rate`.
+    """
     label = entry.label.lower()
-    whole, score = f"{label} {entry.group} {entry.hint}".lower(), 0
+    whole, points = f"{label} {entry.group} {entry.hint}".lower(), 0
     for word in words:
-        if word not in whole:
+        if label.startswith(word):
+            points += 8
+        elif f" {word}" in label:
+            points += 6
+        elif word in label:
+            points += 4
+        elif word in whole:
+            points += 2
+        elif len(word) < MIN_FUZZY or not re.search(_fuzzy(word), label):
             return -1
-        score += 3 if label.startswith(word) else 2 if f" {word}" in label else 1 if word in label else 0
-    return score
+    return points
 
 
-def _actions(viewer: Viewer, report: Report | None, *, has_fleet: bool) -> list[PaletteEntry]:
-    actions = [
-        PaletteEntry(group="Action", label="Live or paused", href="", keys="l", press="l"),
-        PaletteEntry(group="Action", label="Export this view", href="", keys="e", press="e"),
-        PaletteEntry(group="Action", label="Next theme", href="/settings", keys="t", press="t"),
-        PaletteEntry(group="Action", label="Keys", href="/keys", keys="?", press="?"),
-    ]
-    if viewer.may(Permission.OPERATE, run=report.run if report else ""):
-        for flow in report.flows if report else ():
-            if not flow.is_paused:
-                path = f"/flows/{quote(flow.id, safe='')}/pause"
-                actions.append(
-                    PaletteEntry(group="Action", label=f"Pause flow {flow.id}", href=path, hint="asks first")
-                )
-        if has_fleet:
-            actions.append(PaletteEntry(group="Action", label="Kill switch", href="/kill", hint="asks first"))
-    return actions
+@cache
+def _fuzzy(word: str) -> str:
+    """Returns the pattern of a word with letters left out, which begins where a word of the label begins."""
+    return r"\b" + ".{0,6}?".join(map(re.escape, word))
 
 
 def _pools(report: Report | None) -> list[PaletteEntry]:
@@ -123,6 +128,46 @@ def _nodes(report: Report | None) -> list[PaletteEntry]:
     ]
 
 
+def _runs(sources: PaletteSources) -> list[PaletteEntry]:
+    return [
+        PaletteEntry(
+            group="Run",
+            label=f"{metadata.title} ({run.name})" if metadata.title else run.name,
+            href=f"/runs/{run.id}",
+            hint=" ".join(filter(None, (run.recipe, metadata.group, *metadata.tags))),
+        )
+        for run, metadata in sources.runs
+    ]
+
+
+def _charts(sources: PaletteSources) -> list[PaletteEntry]:
+    """Returns the charts of the followed run's metrics."""
+    streams = sources.report.streams if sources.report is not None else ()
+    names = dict.fromkeys(name for stream in streams for name in stream.training.metrics)
+    metrics = [training_metric(name) for name in names]
+    return [
+        PaletteEntry(
+            group="Chart",
+            label=metric.label,
+            href=f"/runs/{sources.run_id}/charts/{quote(metric.name, safe='')}",
+            hint=metric.name.replace("_", " "),
+        )
+        for metric in metrics
+        if metric is not None and sources.run_id is not None
+    ]
+
+
+def _settings(viewer: Viewer) -> list[PaletteEntry]:
+    if not viewer.may(Permission.OWN):
+        return []
+    is_admin = viewer.may(Permission.ACCOUNTS)
+    return [
+        PaletteEntry(group="Settings", label=label, href=f"/settings#{anchor}")
+        for label, anchor, is_for_all in SETTINGS
+        if is_for_all or is_admin
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
     """One key, or two pressed in sequence."""
@@ -132,7 +177,7 @@ class Key:
 
 
 GENERAL = (
-    Key(keys="Ctrl K", action="Search for a page, run, node, pool or action"),
+    Key(keys="Ctrl K", action="Search for a page, action, run, chart, recipe, pool, node or setting"),
     Key(keys="/", action="Search, as Ctrl K"),
     Key(keys="?", action="List of keys"),
     Key(keys="Esc", action="Close, or cancel"),

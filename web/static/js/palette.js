@@ -129,14 +129,21 @@ function option(entry, place) {
   return item;
 }
 
-// Scores an entry: every word must occur, at the beginning of the label with the highest weight; -1 without a match.
+// Scores an entry as web/search/palette.py does; -1 when a word is missing. A word may leave out letters of the label.
 function score(entry, words) {
   const label = entry.label.toLowerCase();
   const all = `${label} ${entry.group} ${entry.hint}`.toLowerCase();
   let sum = 0;
   for (const word of words) {
-    if (!all.includes(word)) return -1;
-    sum += label.startsWith(word) ? 3 : label.includes(` ${word}`) ? 2 : label.includes(word) ? 1 : 0;
+    if (label.startsWith(word)) sum += 8;
+    else if (label.includes(` ${word}`)) sum += 6;
+    else if (label.includes(word)) sum += 4;
+    else if (all.includes(word)) sum += 2;
+    else if (word.length < 3 || !fuzzy(word).test(label)) return -1;
   }
   return sum;
+}
+
+function fuzzy(word) {
+  return new RegExp(`\\b${[...word].map((letter) => letter.replace(/[^\p{L}\p{N}]/u, "\\$&")).join(".{0,6}?")}`);
 }
