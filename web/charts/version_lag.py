@@ -42,9 +42,11 @@ class NodeLagRow:
 
 
 def version_lag(policy: PolicyId, points: Sequence[Point], window: Window, *, bound: int) -> tuple[NodeLagRow, ...]:
-    """Returns rows by node name, for the nodes of the newest points. bound: `max_staleness` of the stream."""
+    """Returns a row for each node, those of the newest point first. bound: `max_staleness` of the stream."""
     shown = [point for point in points if point.at >= window.start]
-    names = sorted({name for point in shown for name in point.lags.get(policy, {})})[:MAX_CHARTED_NODES]
+    newest = shown[-1].lags.get(policy, {}) if shown else {}
+    earlier = {name for point in shown for name in point.lags.get(policy, {})} - newest.keys()
+    names = [*sorted(newest), *sorted(earlier)][:MAX_CHARTED_NODES]
     return tuple(
         node_lag_row(name, [(point.at, point.lags.get(policy, {}).get(name)) for point in shown], window, bound=bound)
         for name in names

@@ -49,10 +49,15 @@ def build_live_texts(report: Report, series: Series, fleet: FleetStatus | None =
 
 
 def visible_nodes(report: Report) -> list[NodeReport]:
-    """Returns the nodes of the run except those that are gone; nodes that need attention come first."""
-    order = [NodeState.LOST, NodeState.JOINING, NodeState.DRAINING, NodeState.READY]
+    """Returns the nodes of the run except those that are gone: ready ones first, lost ones last."""
+    order = [NodeState.READY, NodeState.JOINING, NodeState.DRAINING, NodeState.LOST]
     present = [node for node in report.nodes if node.state is not NodeState.GONE]
     return sorted(present, key=lambda node: (order.index(node.state), node.facts.name, node.id))
+
+
+def present_nodes(report: Report) -> list[NodeReport]:
+    """Returns the visible nodes except lost ones, which serve no version any more."""
+    return [node for node in visible_nodes(report) if node.state is not NodeState.LOST]
 
 
 @node_cache(lambda _: None)

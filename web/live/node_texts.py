@@ -5,7 +5,7 @@ from web.components import formats
 from web.components.texts import with_cause
 from web.history.samples import TimeShares
 from web.process_settings import STALE_AFTER_S
-from web.state.node_table import NodeRow
+from web.state.node_table import LEFT_STATES, NodeRow
 
 TONES = {
     NodeState.JOINING: "busy",
@@ -65,7 +65,7 @@ def bar_text(shares: TimeShares | None) -> str:
 def node_lag_text(row: NodeRow) -> tuple[str, str]:
     """Returns the distance to the trainer's version in words, with its tone."""
     if row.lag is None:
-        return "none loaded", ""
+        return formats.MISSING if row.node.state in LEFT_STATES else "none loaded", ""
     if row.lag == 0:
         return "current", "good"
     return f"{row.lag} behind", "bad" if row.is_beyond else ""

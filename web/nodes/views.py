@@ -10,7 +10,7 @@ from web.components.downloads import Sheet
 from web.components.live_texts import LiveText
 from web.live.live_nodes import rows_digest
 from web.live.node_texts import build_node_texts
-from web.state.node_table import NodeQuery, NodeRow, NodeTable
+from web.state.node_table import LEFT_STATES, NodeQuery, NodeRow, NodeTable
 
 MAX_CHOICES = 60
 
@@ -69,6 +69,8 @@ class NodesView:
     members: str
     has_report: bool
     has_nodes: bool
+    lost: str
+    """Number of nodes lost within the last hour, in words, where they are not in the table; empty for none."""
     pools_with_recommendation: list[str]
     """Pools with a recommended size."""
     knows_spot: bool
@@ -98,7 +100,7 @@ def nodes_view(table: NodeTable | None, report: Report | None, query: NodeQuery)
     if table is None or report is None:
         return NodesView(
             query=query, rows=[], live_texts={}, filters=[], columns=[], pools=(), kinds=(), regions=(), page=1,
-            pages=1, total="", members="", has_report=False, has_nodes=False, pools_with_recommendation=[],
+            pages=1, total="", members="", has_report=False, has_nodes=False, lost="", pools_with_recommendation=[],
             knows_spot=False, shows_type=False, shows_region=False,
         )  # fmt: skip
     page = table.page(query)
@@ -124,6 +126,7 @@ def nodes_view(table: NodeTable | None, report: Report | None, query: NodeQuery)
         members=rows_digest(page.rows),
         has_report=True,
         has_nodes=bool(table.rows),
+        lost=_lost(table, query),
         pools_with_recommendation=[str(recommendation.pool) for recommendation in report.recommendations],
         knows_spot=any(row.is_spot is not None for row in page.rows) or bool(query.spot),
     )
@@ -179,14 +182,19 @@ def _row_view(row: NodeRow) -> RowView:
     )
 
 
+def _lost(table: NodeTable, query: NodeQuery) -> str:
+    lost = table.counts()[NodeState.LOST]
+    return f"{formats.several(lost, 'node')} lost in the last hour" if lost and not query.state else ""
+
+
 def _filters(table: NodeTable, query: NodeQuery) -> list[StateFilter]:
     counts = table.counts()
-    total = sum(count for state, count in counts.items() if state is not NodeState.GONE)
-    all_states = StateFilter(
-        label="All", href=_href(query, state="", page=1), count=formats.count(total), is_chosen=not query.state
+    total = sum(count for state, count in counts.items() if state not in LEFT_STATES)
+    present = StateFilter(
+        label="Present", href=_href(query, state="", page=1), count=formats.count(total), is_chosen=not query.state
     )
     return [
-        all_states,
+        present,
         *(
             StateFilter(
                 label=state.value.capitalize(),

@@ -17,8 +17,14 @@ PAGE_ROWS = 50
 
 HOUR_S = 3600.0
 
-STATE_ORDER = (NodeState.LOST, NodeState.JOINING, NodeState.DRAINING, NodeState.READY, NodeState.GONE)
-"""States that need attention come first."""
+STATE_ORDER = (NodeState.READY, NodeState.JOINING, NodeState.DRAINING, NodeState.LOST, NodeState.GONE)
+"""Nodes that work come first; those that do not are counted in one line."""
+
+LEFT_STATES = (NodeState.LOST, NodeState.GONE)
+"""States of nodes that are no longer there: they cost nothing and serve no version."""
+
+LOST_SHOWN_S = HOUR_S
+"""Time for which a lost node stays in the table. Seconds."""
 
 _STATE_POSITIONS = {state: position for position, state in enumerate(STATE_ORDER)}
 
@@ -89,7 +95,7 @@ class NodeQuery:
     """Filter, order and page of the table, from the page's address."""
 
     state: str = ""
-    """Empty: all nodes except those that are gone."""
+    """Empty: all nodes except those that are lost or gone."""
     pool: str = ""
     kind: str = ""
     region: str = ""
@@ -221,7 +227,7 @@ def _filters(query: NodeQuery) -> Iterator[tuple[bool, Callable[[NodeRow], bool]
     """Yields for each filter whether the query sets it and its predicate, since most queries set few of them."""
     state = NodeState(query.state) if query.state else None
     words = query.text.casefold().split()
-    yield state is None, lambda row: row.node.state is not NodeState.GONE
+    yield state is None, lambda row: row.node.state not in LEFT_STATES
     yield state is not None, lambda row: row.node.state is state
     yield bool(query.pool), lambda row: row.node.facts.pool == query.pool
     yield bool(query.kind), lambda row: row.kind == query.kind
@@ -231,7 +237,9 @@ def _filters(query: NodeQuery) -> Iterator[tuple[bool, Callable[[NodeRow], bool]
 
 
 def _ordered(report: Report) -> list[NodeReport]:
-    return sorted(report.nodes, key=lambda node: (_STATE_POSITIONS[node.state], node.facts.name, node.id))
+    """Returns the nodes by state, the newest first, without those that were lost long ago."""
+    shown = [node for node in report.nodes if node.state is not NodeState.LOST or node.heartbeat_age_s <= LOST_SHOWN_S]
+    return sorted(shown, key=lambda node: (_STATE_POSITIONS[node.state], -node.joined_at, node.facts.name, node.id))
 
 
 def _kinds(nodes: Iterable[NodeReport], instances: Mapping[str, Instance]) -> list[str]:
@@ -256,7 +264,8 @@ def _rows(
         versions = tuple(node.versions.items())
         if versions not in lags:
             lags[versions] = _lag(versions, report)
-        lag, is_beyond = lags[versions]
+        has_left = node.state in LEFT_STATES
+        lag, is_beyond = (None, False) if has_left else lags[versions]
         price = instance.usd_per_hour if instance else node.facts.price_per_hour or prices.get(node.facts.pool)
         median_rate = median_rates.get(kind, 0.0)
         yield NodeRow(
@@ -264,11 +273,11 @@ def _rows(
             position=position,
             kind=kind,
             is_spot=instance.is_spot if instance else None,
-            usd_per_hour=price or None,
+            usd_per_hour=None if has_left else price or None,
             rate_share=node.episodes_per_s / median_rate if median_rate > 0 else None,
             lag=lag,
             is_beyond=is_beyond,
-            shares=shares.get(node.facts.name) or _lifetime(node, report.at),
+            shares=None if has_left else shares.get(node.facts.name) or _lifetime(node, report.at),
             cause=(instance.cause if instance else None) or node.cause,
         )
 

@@ -7,7 +7,7 @@ from typing import Literal
 from astraflow.contract.reports.report import Report
 from astraflow.contract.weight_reports import LinkReport
 from web.components.downloads import Sheet
-from web.components.live_texts import visible_nodes
+from web.components.live_texts import present_nodes, visible_nodes
 
 TableName = Literal["versions", "regions", "laggards", "links"]
 """Tables that can be downloaded."""
@@ -82,7 +82,7 @@ def laggards(report: Report) -> list[Laggard]:
             bound=streams[policy].max_staleness,
             state=node.state.value,
         )
-        for node in visible_nodes(report)
+        for node in present_nodes(report)
         for policy, lag in report.lag(node).items()
         if lag
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from astraflow.contract.reports.report import NodeReport, Report
 from astraflow.contract.weight_reports import LinkReport, VersionReport
 from web.components import formats
-from web.components.live_texts import visible_nodes
+from web.components.live_texts import present_nodes
 from web.weights.tables import Laggard, RegionRow, laggards, region_rows
 
 MAX_LINKS = 200
@@ -95,7 +95,7 @@ def weight_page(report: Report | None) -> WeightPage:
         )
     late = laggards(report)
     insight, tone = _insight(report, late)
-    nodes = [(max(report.lag(node).values(), default=0), node) for node in visible_nodes(report)]
+    nodes = [(max(report.lag(node).values(), default=0), node) for node in present_nodes(report)]
     nodes.sort(key=lambda item: (-item[0], item[1].facts.name, item[1].id))
     links = [(node, link) for _, node in nodes for link in node.links]
     return WeightPage(
@@ -116,7 +116,7 @@ def weight_page(report: Report | None) -> WeightPage:
 
 
 def _insight(report: Report, late: Sequence[Laggard]) -> tuple[str, str]:
-    nodes = len([node for node in visible_nodes(report) if node.versions])
+    nodes = len([node for node in present_nodes(report) if node.versions])
     if not nodes:
         return "No node serves a version yet", ""
     beyond = sorted({laggard.node for laggard in late if laggard.is_beyond})

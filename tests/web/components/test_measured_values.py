@@ -77,12 +77,12 @@ def test_a_logprob_mismatch_above_the_limit_is_bad() -> None:
     assert (live_texts["weights/mismatch"].text, live_texts["weights/mismatch"].tone) == ("2.0e-02 nats", "bad")
 
 
-def test_lost_nodes_come_first_and_gone_nodes_are_hidden() -> None:
+def test_lost_nodes_come_last_and_gone_nodes_are_hidden() -> None:
     report = SyntheticRun(nodes=("a", "b", "c")).report(100)
     states = (NodeState.READY, NodeState.GONE, NodeState.LOST)
     nodes = tuple(dataclasses.replace(node, state=state) for node, state in zip(report.nodes, states, strict=True))
 
-    assert [node.facts.name for node in visible_nodes(dataclasses.replace(report, nodes=nodes))] == ["c", "a"]
+    assert [node.facts.name for node in visible_nodes(dataclasses.replace(report, nodes=nodes))] == ["a", "c"]
 
 
 def test_counts_balance_and_an_unbalanced_one_is_marked() -> None:

@@ -28,7 +28,7 @@ from web.nodes.heat_map import CELL_SIDE, heat_map
 from web.nodes.node_view import node_page, rate_chart, rate_sheet
 from web.nodes.slowness import slowness
 from web.nodes.views import nodes_sheet, nodes_view
-from web.state.node_table import PAGE_ROWS, ROWS_BETWEEN_YIELDS, SORTS, NodeQuery, NodeTable
+from web.state.node_table import LOST_SHOWN_S, PAGE_ROWS, ROWS_BETWEEN_YIELDS, SORTS, NodeQuery, NodeTable
 
 pytestmark = pytest.mark.anyio
 
@@ -365,3 +365,18 @@ async def test_building_a_large_table_yields_to_other_tasks() -> None:
 
     assert turns >= 4
     assert table.rows == NodeTable(report).rows
+
+
+def test_ready_nodes_come_first_and_lost_ones_are_one_line_without_a_price() -> None:
+    def lost(name: str, silent_s: float) -> NodeReport:
+        return node(name, state=NodeState.LOST, heartbeat_age_s=silent_s, joined_at=90.0)
+
+    old, new = node("old.1", joined_at=10.0), node("new.1", joined_at=20.0)
+    report = make.report(nodes=(lost("gone.1", 60.0), lost("long.1", LOST_SHOWN_S + 1), old, new))
+    table = NodeTable(report, instances={"gone": machine("gone")})
+
+    assert [row.name for row in table.matching(NodeQuery())] == ["new", "old"]
+    (row,) = table.matching(NodeQuery(state="lost"))
+    assert (row.name, row.usd_per_hour, row.lag, row.shares) == ("gone", None, None, None)
+    assert nodes_view(table, report, NodeQuery()).lost == "1 node lost in the last hour"
+    assert nodes_view(table, report, NodeQuery(state="lost")).lost == ""
