@@ -150,7 +150,7 @@ def test_the_base_is_what_the_services_of_a_run_import() -> None:
 @pytest.mark.parametrize(
     ("extras", "modules"),
     [
-        ("web", ["web.__main__", "web.accounts.login_links", "web.app", "web.audit.__main__", "web.history.backfill"]),
+        ("web", ["web.__main__", "web.accounts.login_links", "web.app", "web.audit.__main__"]),
         ("fleet", ["maintainer.fleet.__main__", "maintainer.fleet.preflight_cli"]),
         ("maintainer", ["maintainer.__main__", "maintainer.evals.command"]),
         ("maintainer,mcp", ["maintainer.mcp.http", "maintainer.mcp.service"]),

@@ -66,10 +66,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m web", description="Shows and steers a run of AstraFlow.")
     parser.add_argument("--dataflow", default="", metavar="HOST:PORT", help="the dataflow service to follow")
     parser.add_argument(
-        "--all-runs", action="store_true", dest="follows_all_runs", help="follow all runs of this machine and user"
+        "--read-only", action="store_true", dest="is_read_only", help="show recorded runs only; change nothing"
     )
     parser.add_argument(
-        "--read-only", action="store_true", dest="is_read_only", help="show recorded runs only; change nothing"
+        "--show-run", action="append", default=[], type=Path, dest="runs", metavar="DIR", help="show only this run"
     )
     parser.add_argument("--fleet", default="", metavar="HOST:PORT", help="the fleet service to show and steer")
     parser.add_argument("--directory", required=True, type=Path, help="directory of accounts and recorded charts")

@@ -24,11 +24,11 @@ class Settings(Config):
     """Command line options and environment variables of `python -m web`."""
 
     dataflow: str = ""
-    """Address `HOST:PORT` of the dataflow service to follow; empty to follow only runs of this machine."""
-    follows_all_runs: bool = False
-    """Follows all runs of this machine and user, in addition to those launched from the page."""
+    """Address `HOST:PORT` of a dataflow service to follow besides the active runs of this machine; empty for none."""
     is_read_only: bool = False
     """Shows recorded runs only: nothing is followed, launched or changed."""
+    runs: tuple[Path, ...] = ()
+    """Folders of the runs to show; empty for all runs of this machine and user."""
     token: str = Field(default="", repr=False)
     """Run token, or a join token of the role page, from the environment variable ASTRAFLOW_TOKEN."""
     authority: Path | None = None
@@ -50,7 +50,7 @@ class Settings(Config):
     port: int = Field(default=0, ge=0, le=65535)
     """Port to listen on; 0 chooses a free one."""
     run_dir: Path | None = None
-    """Directory of the followed or (read-only) shown run, if it is on this machine."""
+    """Directory of the followed run, if it is on this machine."""
     recipe: str = ""
     """Name of the run's recipe, for display."""
     behind_proxy: str = ""

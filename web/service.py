@@ -4,9 +4,9 @@ import asyncio
 import socket
 from collections.abc import Callable
 
+from astraflow.client.local_runs import LocalRuns
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.config.toml import read_toml
-from astraflow.runtime.folders.run_folders import RunFolder, active_runs
 from astraflow.runtime.http.server import listening, serving_http, url_of
 from astraflow.runtime.logs import get_logger
 from web.accounts.accounts import open_accounts
@@ -22,6 +22,7 @@ from web.database.db import open_database
 from web.launcher.catalogue import Catalogue
 from web.launcher.launcher import Launcher
 from web.live.followed_run import FollowedRuns, followed_run
+from web.live.machine_runs import MachineRuns
 from web.process_settings import Settings
 from web.requests.commands import ProcessCache
 from web.requests.dependencies import ProcessParts
@@ -51,19 +52,13 @@ async def serve(
         try:
             audit_log = AuditLog(database, clock=clock)
             await audit_log.record_interrupted()
-            launcher = Launcher(database, clock=clock)
             alerts = AlertStore(database, clock=clock, audit_log=audit_log)
             engine = AlertEngine(alerts, clock=clock)
             if settings.alerts is not None:
                 await alerts.replace_file_rules(rules_of_file(settings.alerts))
+            local_runs = LocalRuns(settings.runs)
             async with followed_run(settings, database=database, clock=clock, alerts=engine) as first_run:
-                find_folders = (
-                    _no_run_folders
-                    if settings.is_read_only
-                    else active_runs
-                    if settings.follows_all_runs
-                    else launcher.folders
-                )
+                followed = FollowedRuns(first_run, database=database, clock=clock, local=local_runs)
                 parts = ProcessParts(
                     settings=settings,
                     clock=clock,
@@ -74,9 +69,16 @@ async def serve(
                     catalogue=Catalogue(
                         clock=clock, folders=settings.recipes, join_host=settings.join_host, data=settings.data
                     ),
-                    launcher=launcher,
+                    launcher=Launcher(local_runs, clock=clock),
                     cache=ProcessCache(),
-                    followed=FollowedRuns(first_run, database=database, clock=clock, find_folders=find_folders),
+                    followed=followed,
+                    machine=MachineRuns(
+                        local_runs,
+                        database,
+                        clock=clock,
+                        is_followed=followed.is_followed,
+                        includes_active=settings.is_read_only,
+                    ),
                     alerts=alerts,
                     deliverer=Deliverer(
                         database, clock=clock, address=_address(settings, listener), mail=_mail(settings)
@@ -98,7 +100,7 @@ async def _run(
     on_ready: Callable[[str], None],
 ) -> None:
     async with asyncio.TaskGroup() as tasks:
-        works = [parts.followed.run(), parts.retention.run(), parts.audit_log.run()]
+        works = [parts.followed.run(), parts.machine.run(), parts.retention.run(), parts.audit_log.run()]
         if not parts.settings.is_read_only:
             works += [engine.run(), parts.deliverer.run()]
         background_tasks = [tasks.create_task(work) for work in works]
@@ -120,11 +122,6 @@ async def _run(
             parts.followed.close()
         for task in background_tasks:
             task.cancel()
-
-
-def _no_run_folders() -> list[RunFolder]:
-    """Run folders of a read-only page: none."""
-    return []
 
 
 def _address(settings: Settings, listener: socket.socket) -> str:

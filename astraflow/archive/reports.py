@@ -23,6 +23,9 @@ _COMPRESSION_LEVEL = 1
 MAX_REPORT_BYTES = 32 * 2**20
 """Largest uncompressed size of one report."""
 
+LAST_ROWS = 5
+"""Rows that are tried for the last report, of each table."""
+
 MAX_EXPANSION = 100
 """Largest ratio of uncompressed to compressed size; for a report of 10,000 equal nodes it is about 11."""
 
@@ -62,6 +65,17 @@ def read_reports(
                 "damaged, or use the release that wrote it",
                 code="archive.unsupported",
             ) from None
+
+
+def find_last_report(database: sqlite3.Connection) -> Report | None:
+    """Returns the last readable report of an archive; None without one."""
+    for table in ("seconds", "minutes"):
+        for (body,) in database.execute(f"select body from {table} order by sequence desc limit {LAST_ROWS}"):  # noqa: S608 (constants)
+            try:
+                return decompress_report(body)
+            except CorruptData:
+                continue  # the row before it may be readable
+    return None
 
 
 def compress_report(report: Report) -> bytes:

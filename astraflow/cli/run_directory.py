@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from astraflow.access.authority import Authority
+from astraflow.client.local_runs import SUMMARY
 from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull
 from astraflow.runtime.config.toml import read_json
+from astraflow.runtime.folders.launch_facts import BASE_RECIPE, LaunchFacts, read_launch, write_launch
 from astraflow.runtime.folders.private_files import write_private
 from astraflow.runtime.folders.run_folders import LOCK, PROCESSES, RUN, RunFacts, RunFolder, runs_folder
 from astraflow.runtime.locks import lock_exclusively
@@ -36,10 +38,13 @@ class RunDirectory(RunFolder):
 
     @classmethod
     @contextmanager
-    def opened(cls, path: Path | None, *, name: str, seed: int, recipe: str) -> Iterator[Self]:
+    def opened(
+        cls, path: Path | None, *, name: str, seed: int, recipe: str, launch: LaunchFacts | None = None, base: str = ""
+    ) -> Iterator[Self]:
         """Creates a run directory or continues an existing one; holds its lock while the block runs.
 
-        path: None creates one below ASTRAFLOW_HOME, named after recipe and time. recipe: the snapshot.
+        path: None creates one below ASTRAFLOW_HOME, named after recipe and time. recipe: the snapshot. launch: facts of
+        a launch in the terminal; those of an earlier launch stay. base: snapshot without the overrides of the launch.
         Raises: InvalidInput when a run is active there or the folder has another recipe, StorageFull.
         """
         run = f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
@@ -51,6 +56,11 @@ class RunDirectory(RunFolder):
             lock_exclusively(lock, refusal=directory._active())
             with directory._storage_errors():
                 directory._write_initial_files(run=path.name if path else run, name=name, seed=seed, recipe=recipe)
+                if launch is not None and read_launch(directory.path) is None:
+                    write_launch(directory.path, launch)
+                if base and not (directory.path / BASE_RECIPE).exists():
+                    write_private(directory.path / BASE_RECIPE, base)
+                (directory.path / SUMMARY).unlink(missing_ok=True)  # of an earlier start
             yield directory
 
     @property

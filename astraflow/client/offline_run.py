@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from astraflow.archive.connection import ARCHIVE_PATH, open_recorded, run_query
 from astraflow.archive.events import find_events
-from astraflow.archive.reports import find_rounds, read_reports
+from astraflow.archive.reports import find_last_report, find_rounds, read_reports
 from astraflow.archive.samples import find_groups, find_rewards, find_sample_index, find_trajectories
 from astraflow.archive.training_steps import find_steps
 from astraflow.contract.errors import CorruptData, InvalidInput, Unavailable
@@ -31,8 +31,11 @@ from astraflow.contract.reports.queries import (
 )
 from astraflow.contract.reports.report import Report
 from astraflow.contract.reports.training_steps import TrainingStepPage, TrainingStepQuery
+from astraflow.runtime.folders.run_folders import changed_at
+from astraflow.runtime.logs import get_logger
 
 T = TypeVar("T")
+log = get_logger()
 SECOND_S, MINUTE_S = 1, 60
 
 
@@ -99,6 +102,25 @@ class OfflineRun:
                 "damaged, or use the release that wrote it",
                 code="archive.unreadable",
             ) from problem
+
+
+def last_report(folder: Path) -> Report | None:
+    """Returns the last readable report in the archive of a run; None without one."""
+    file = folder / ARCHIVE_PATH
+    if not file.is_file():
+        return None
+    try:
+        with closing(open_recorded(file)) as database:
+            return find_last_report(database)
+    except sqlite3.Error as problem:
+        log.warning("archive_unreadable", path=str(file), problem=str(problem))
+        return None
+
+
+def archive_signature(folder: Path) -> tuple[tuple[int, int] | None, ...]:
+    """Returns a value that changes when the archive of a run changes; of None without an archive."""
+    file = folder / ARCHIVE_PATH
+    return changed_at(file), changed_at(file.with_name(f"{file.name}-wal"))
 
 
 def offline_reports(folder: Path, *, on_skipped: Callable[[CorruptData], None]) -> Iterator[Report]:

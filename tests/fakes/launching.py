@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from astraflow.cli.recipes import answers
+from astraflow.client.local_runs import LAUNCH_LOG, SUMMARY
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.launching import FormField, FormProblem, RecipeCard, RecipeForm
 from astraflow.runtime.folders.run_folders import RunFolder
 from tests.fakes.forking import ForkingProgram
 from web.launcher.catalogue import Catalogue, cli_output
-from web.launcher.launcher import LAUNCH_LOG, SUMMARY_FILE, Launcher
+from web.launcher.launcher import Launcher
 
 STEPS = "stop.steps"
 
@@ -150,7 +151,7 @@ class FakeLauncher(Launcher):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("began\nended\n")
         folder.recipe_file.write_text("{}")
-        (folder.path / SUMMARY_FILE).write_text(json.dumps({"reason": "it was over at once"}))
+        (folder.path / SUMMARY).write_text(json.dumps({"reason": "it was over at once"}))
         return cast("subprocess.Popen[bytes]", _EndedProcess())
 
 

@@ -1,7 +1,6 @@
 """Comparison of two to four runs: their series over steps or time, and the settings that differ."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,21 +8,18 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from astraflow.runtime.folders.run_folders import RunFolder, runs_folder
+from astraflow.runtime.folders.run_folders import RunFolder
 from web.database import run_records
-from web.database.tables import LaunchedRun, RunRecord
+from web.database.tables import RunRecord
 from web.history import series_queries
 from web.history.points import VALUES
 from web.history.samples import policy_subject
 from web.history.series_queries import Row
 from web.history.training_steps import training_rows
-from web.requests.run_lookup import RunIndex
+from web.requests.run_lookup import RunIndex, local_run
 
 MIN_RUNS, MAX_RUNS = 2, 4
 ROWS = 400
-
-_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""Allowed run names. Names come from reports, so a name must be a single path component."""
 
 _MAX_RECIPE_BYTES = 2**20
 
@@ -56,6 +52,8 @@ async def _compared_run(index: RunIndex, run_id: int, policy: str, training_at_m
     record = await index.database.read(lambda session: run_records.run(session, run_id))
     if record is None:
         raise HTTPException(404, f"Run {run_id} not found.")
+    if not index.is_live(run_id):
+        await index.machine.read_history(record)
     policies = await index.database.read(lambda session: series_queries.subjects(session, run_id, "policy"))
     shown_policy = policy if policy in policies else next(iter(policies), "")
     subject = policy_subject(shown_policy)
@@ -70,19 +68,16 @@ async def _compared_run(index: RunIndex, run_id: int, policy: str, training_at_m
         policy=shown_policy,
         rows=rows,
         training=training.rows,
-        settings=await _recipe_settings(index, record.name),
+        settings=await _recipe_settings(index, record),
     )
 
 
-async def _recipe_settings(index: RunIndex, name: str) -> dict[str, str] | None:
-    """Returns the settings of a run's snapshot, if it was launched from here or is in this user's runs folder."""
-    launched = await index.database.read(lambda session: session.get(LaunchedRun, name))
-    if launched is not None:
-        return _read(RunFolder(Path(launched.folder)).recipe_file)
-    followed = next((run for run in index.followed.all if run.name == name and run.folder is not None), None)
-    if followed is not None and followed.folder is not None:
-        return _read(followed.folder.recipe_file)
-    return _read(RunFolder(runs_folder() / name).recipe_file) if _RUN_NAME.fullmatch(name) else None
+async def _recipe_settings(index: RunIndex, record: RunRecord) -> dict[str, str] | None:
+    """Returns the settings of a run's snapshot, if its folder is on this machine."""
+    run = await local_run(index.launcher, record)
+    if run is not None:
+        return _read(run.folder.recipe_file)
+    return _read(RunFolder(Path(record.folder)).recipe_file) if record.folder else None
 
 
 def _read(file: Path) -> dict[str, str] | None:

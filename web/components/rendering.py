@@ -60,6 +60,11 @@ class PageRenderer:
         self._alerts = alerts
         self._environment = _environment()
 
+    @property
+    def follows_run(self) -> bool:
+        """Whether there is a dataflow service to wait for."""
+        return bool(self._settings.dataflow)
+
     def fragment(self, template: str, **context: Any) -> str:
         """Renders a fragment of a page."""
         prefix = self._settings.path_prefix

@@ -185,6 +185,11 @@ class RunRecord(SQLModel, table=True):
     """Newest report, as `/api/v1/report` returns it."""
     folder: str = ""
     """Directory of the run, if it is on this machine and known."""
+    history_sequence: int = 0
+    """Sequence number up to which its time series are recorded; those of a run that this page did not follow are read
+    from its folder when its page is opened."""
+    metadata_json: str = ""
+    """Metadata of a run without a folder on this machine, as JSON; empty for none."""
 
 
 class TrajectoryLabel(SQLModel, table=True):
@@ -209,27 +214,14 @@ class TrajectoryLabel(SQLModel, table=True):
     """Copy of the trajectory: `web.trajectories.data_sets.Rollout`."""
 
 
-class LaunchedRun(SQLModel, table=True):
-    """Run launched from the page."""
+class UserPreference(SQLModel, table=True):
+    """Preference of one user, such as the columns of a table."""
 
-    __tablename__ = "launched_runs"
+    __tablename__ = "user_preferences"
 
+    user_id: int = Field(primary_key=True, foreign_key="users.id")
     name: str = Field(primary_key=True)
-    recipe: str
-    folder: str
-    actor: str
-    launched_at: float
-    pid: int
-    """Id of the latest process of the run; 0 until the process has started."""
-    has_fleet: bool
-    ends_by_itself: bool
-    limit_s: float | None
-    needs_admin: bool = False
-    """True if the run has settings that only an admin may override."""
-    launch_key: str | None = Field(default=None, unique=True, index=True)
-    """Idempotency key of the launch, scoped to its user; None for a launch without a key."""
-    launch_request: str = ""
-    """Request of the launch with this key, as JSON; empty without a key."""
+    value: str
 
 
 class SeriesName(SQLModel, table=True):

@@ -1,12 +1,5 @@
-"""`python -m web.history.backfill`: fills a page's database from the archive of a run's dataflow, and ends.
+"""Fills a page's database from the archive of a run's dataflow, for a run that the page did not follow."""
 
-A run without a page can then be shown like one with a page. Runs as its own process, because the reports and the code
-to unpack them are not needed afterwards.
-"""
-
-import argparse
-import asyncio
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +13,7 @@ from astraflow.contract.values import Value
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.folders.run_folders import RunFolder
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.service import print_error
-from web.database.db import Database, open_database
+from web.database.db import Database
 from web.history.points import Point, Series
 from web.history.recorder import Recorder
 from web.history.report_checker import MAX_TEXT, ReportChecker
@@ -36,18 +28,31 @@ MAX_EVENTS = 100
 """Latest events added to the last report, as a page would have received them."""
 
 
-async def backfill_database(folder: RunFolder, database: Database) -> int:
+async def backfill_database(
+    folder: RunFolder, database: Database, *, record_id: int | None = None, after_sequence: int = 0
+) -> int:
     """Records the archived reports of a run, up to an unreadable one; returns their number.
+
+    record_id: its record; None for a new one. after_sequence: sequence up to which its time series are recorded.
 
     Raises: InvalidInput for a folder without readable reports, DBAPIError.
     """
     facts = folder.facts
     run_folder = str(folder.path.absolute())
-    recorder = Recorder(database, dataflow=facts.dataflow, recipe=facts.recipe, folder=run_folder, clock=SystemClock())
+    recorder = Recorder(
+        database,
+        dataflow=facts.dataflow,
+        recipe=facts.recipe,
+        folder=run_folder,
+        clock=SystemClock(),
+        run_id=record_id,
+    )
     last: Report | None = None
     recorded = 0
     skipped: list[str] = []
     for report, point in _readable(folder.path, skipped):
+        if report.sequence <= after_sequence:
+            continue
         recorder.add(report, point)
         last, recorded = report, recorded + 1
         if recorded % REPORTS_PER_FLUSH == 1:  # flush the first alone: it sets the start of the run
@@ -117,25 +122,3 @@ async def _events(folder: Path) -> tuple[Event, ...]:
         log.warning("events_read_failed", folder=str(folder), problem=str(problem))
         return ()
     return page.events[::-1]
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the backfill; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m web.history.backfill", description=__doc__)
-    parser.add_argument("--run-dir", required=True, type=Path, help="the run's directory")
-    parser.add_argument("--directory", required=True, type=Path, help="directory of the page's database")
-    options = parser.parse_args(arguments)
-    try:
-        database = open_database(options.directory)
-        try:
-            asyncio.run(backfill_database(RunFolder(options.run_dir), database))
-        finally:
-            database.close()
-    except AstraFlowError as problem:
-        print_error(problem)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

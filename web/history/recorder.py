@@ -34,8 +34,17 @@ FLUSHES_PER_PRUNE = 150
 class Recorder:
     """Collects samples until the next flush; they wait while the database is not writable."""
 
-    def __init__(self, database: Database, *, dataflow: str, recipe: str, clock: Clock, folder: str = "") -> None:
-        """folder: directory of the run; empty if unknown."""
+    def __init__(
+        self,
+        database: Database,
+        *,
+        dataflow: str,
+        recipe: str,
+        clock: Clock,
+        folder: str = "",
+        run_id: int | None = None,
+    ) -> None:
+        """folder: directory of the run; empty if unknown. run_id: its record; None for the latest that it continues."""
         self._database = database
         self._dataflow = dataflow
         self._recipe = recipe
@@ -45,7 +54,7 @@ class Recorder:
         self._nodes = NodeBuckets()
         self._report: Report | None = None
         self._has_report = asyncio.Event()
-        self._run_id: int | None = None
+        self._run_id = run_id
         self._names: SeriesIds = {}
         self._flushes = 0
         self.skipped = 0

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.launching import RecipeForm
+from astraflow.runtime.folders.launch_facts import LaunchFacts
 from web.components.formats import exact
 from web.process_settings import Settings
 
@@ -22,6 +23,11 @@ class LaunchOptions:
     """Address to listen on for remote nodes, over TLS; empty for loopback."""
     advertise: str = ""
     """Other name under which remote nodes reach this host; empty for none."""
+
+    @classmethod
+    def of_launch(cls, facts: LaunchFacts) -> "LaunchOptions":
+        """Returns the options of an earlier launch."""
+        return cls(has_fleet=facts.has_fleet, ends_by_itself=facts.ends_by_itself, limit_s=facts.limit_s)
 
     def arguments(self) -> list[str]:
         """Returns the options as arguments of `astraflow run`."""

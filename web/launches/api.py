@@ -5,9 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from starlette.exceptions import HTTPException
 
+from astraflow.client.local_runs import LAUNCH_LOG, LocalRun, LocalRunState, log_tail
 from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.contract.launching import RecipeCard
-from web.launcher.launcher import LAUNCH_LOG, Launch, LaunchState, UnknownRun, log_tail
+from web.launcher.launcher import UnknownRun
 from web.launcher.options import LaunchOptions
 from web.launches import commands as launch_commands
 from web.launches import launch_choice
@@ -43,11 +44,11 @@ RunName = Annotated[
 @needs(Permission.READ)
 async def launches(
     launches: LaunchesDep,
-    state: Annotated[LaunchState | None, Query()] = None,
+    state: Annotated[LocalRunState | None, Query()] = None,
     page: PageNumber = 1,
     limit: Limit = 100,
 ) -> dict[str, Any]:
-    """Lists launched runs, newest first."""
+    """Lists the runs of the page's machine, newest first."""
     matching = [run for run in await launches.launcher.launches() if state is None or run.state is state]
     page_fields = NumberedPage.cut(matching, page, limit)
     return page_fields | {"items": [_to_response(run) for run in page_fields["items"]]}
@@ -102,7 +103,7 @@ async def preview(
 @router.get("/launches/{name}", response_model=LaunchResponse, responses=error_responses(404))
 @needs(Permission.READ)
 async def get_launch(launches: LaunchesDep, name: RunName) -> dict[str, Any]:
-    """Returns one launched run."""
+    """Returns a run of the page's machine."""
     return _to_response(await launches.launcher.launch(name))
 
 
@@ -187,14 +188,17 @@ def _options(body: LaunchSettings, usual: LaunchOptions) -> LaunchOptions:
     )
 
 
-def _to_response(launch: Launch) -> dict[str, Any]:
+def _to_response(run: LocalRun) -> dict[str, Any]:
     return LaunchResponse.values_of(
-        launch,
-        folder=str(launch.folder.path),
-        fleet=launch.options.has_fleet,
-        ends_by_itself=launch.options.ends_by_itself,
-        limit_s=launch.options.limit_s,
-        logs=launch.folder.logs(),
+        run,
+        launched_at=run.started_at,
+        actor=run.launch.actor,
+        reason=run.launch.reason,
+        folder=str(run.folder.path),
+        fleet=run.launch.has_fleet,
+        ends_by_itself=run.launch.ends_by_itself,
+        limit_s=run.launch.limit_s,
+        logs=run.folder.logs(),
     )
 
 

@@ -7,11 +7,12 @@ import json
 from collections.abc import Awaitable, Callable
 
 from astraflow.contract.errors import Conflict
-from web.launcher.options import with_join_address
+from web.launcher.launcher import LaunchOrder
+from web.launcher.options import LaunchOptions, with_join_address
 from web.launches.views import LaunchChoice
 from web.requests.commands import Commands, LaunchReply
 from web.requests.run_lookup import Launches
-from web.security.audit_log import AuditedCommand, Facts
+from web.security.audit_log import SECRET_PATTERN, AuditedCommand, Facts
 
 
 async def launch(launches: Launches, commands: Commands, choice: LaunchChoice, *, reason: str, key: str = "") -> str:
@@ -26,17 +27,20 @@ async def launch(launches: Launches, commands: Commands, choice: LaunchChoice, *
     request = ["launch", source.location, *options.arguments(), *overrides]
 
     async def start() -> str:
-        launched = await launches.launcher.start(
-            source.name,
-            source.location,
-            overrides,
-            options,
+        order = LaunchOrder(
+            recipe=source.recipe or source.launch.recipe,
+            source=source.name,
+            location=source.location,
+            overrides=overrides,
+            earlier_overrides=source.launch.overrides,
+            options=options,
             actor=commands.viewer.name,
+            reason=SECRET_PATTERN.sub("[secret]", reason),
             needs_admin=choice.needs_admin,
             key=commands.own_key(key) if key else "",
             request=json.dumps(request) if key else "",
         )
-        return launched.name
+        return (await launches.launcher.start(order)).name
 
     return await _run_once_per_key(launches, commands, command, key, request, start)
 
@@ -56,10 +60,10 @@ async def resume(launches: Launches, commands: Commands, name: str, *, reason: s
     """Resumes a run and returns its name. Raises: UnknownRun, Conflict, InvalidInput."""
 
     async def ask() -> str:
-        launched = await launches.launcher.launch(name)
-        options = launched.options
-        if launched.can_resume and options.has_fleet:  # the join address of this service may have changed
-            form = await launches.catalogue.form(str(launched.folder.recipe_file))
+        run = await launches.launcher.launch(name)
+        options = LaunchOptions.of_launch(run.launch)
+        if run.can_resume and options.has_fleet:  # the join address of this service may have changed
+            form = await launches.catalogue.form(str(run.folder.recipe_file))
             options = with_join_address(options, form, launches.settings)
         return (await launches.launcher.resume(name, options)).name
 

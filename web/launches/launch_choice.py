@@ -5,7 +5,6 @@ that the user's role may not make before a provider or the environment is used, 
 audit log.
 """
 
-import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +12,8 @@ from enum import Enum
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.launching import FormProblem, RecipeForm
-from astraflow.runtime.folders.run_folders import RunFolder, runs_folder
 from web.accounts.viewer import Viewer
 from web.launcher.catalogue import overrides_from
-from web.launcher.launcher import UnknownRun
 from web.launcher.options import LaunchOptions, with_join_address
 from web.launches.views import LaunchChoice, LaunchSource
 from web.requests.commands import Commands
@@ -88,7 +85,8 @@ def field_text(value: object) -> str:
 async def _compose(launches: Launches, viewer: Viewer, request: LaunchRequest) -> LaunchChoice:
     source, role = request.source, viewer.effective_role(viewer.at).value
     base_form = await launches.catalogue.form(source.location)
-    defaults = source.options or LaunchOptions(has_fleet=base_form.has_fleet)
+    usual = LaunchOptions(has_fleet=base_form.has_fleet)
+    defaults = LaunchOptions.of_launch(source.launch) if source.earlier_run else usual
     form, options, problem = base_form, defaults, ""
     values: Mapping[str, str] = {}
     try:
@@ -193,17 +191,16 @@ async def launch_source(launches: Launches, recipe: str, of: str) -> LaunchSourc
 async def _earlier_run(launches: Launches, name: str) -> LaunchSource:
     """Returns a run of this machine as a source. Only an admin may launch it again if it was started in a terminal,
     where nothing limits its settings. Raises: UnknownRun, InvalidInput for a run that never started."""
-    try:
-        launched = await launches.launcher.launch(name)
-        folder, needs_admin, options = launched.folder, launched.needs_admin, launched.options
-    except UnknownRun:
-        folder, needs_admin, options = RunFolder(runs_folder() / name), True, None
-        if not re.fullmatch(RUN_NAME, name) or not folder.recipe_file.is_file():
-            raise
-    if not folder.recipe_file.exists():
+    run = await launches.launcher.launch(name)
+    if not run.folder.recipe_file.exists():
         raise InvalidInput(
             f"cannot launch a run like {name!r}: it has no recipe, because it never started; launch its recipe",
             code="launch.no_snapshot",
         )
-    location = str(folder.recipe_file)
-    return LaunchSource(name=name, location=location, earlier_run=name, needs_admin=needs_admin, options=options)
+    return LaunchSource(
+        name=name,
+        location=str(run.folder.recipe_file),
+        earlier_run=name,
+        needs_admin=run.launch.needs_admin,
+        launch=run.launch,
+    )

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
+from astraflow.client.local_runs import LAUNCH_LOG, log_tail
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from web.components.formats import exact
-from web.launcher.launcher import log_tail
 from web.launcher.options import LaunchOptions
 from web.launches import commands as launch_commands
 from web.launches import launch_choice
@@ -120,7 +120,7 @@ async def show_state(
 
 @router.get("/launches/{name}/log")
 @needs(Permission.READ)
-async def log(launches: LaunchesDep, name: str, program: str = "launch", after: int | None = None) -> Response:
+async def log(launches: LaunchesDep, name: str, program: str = LAUNCH_LOG, after: int | None = None) -> Response:
     """Returns the end of one process's log, or the text after the byte offset `after`."""
     launched = await launches.launcher.launch(name)
     text, end = log_tail(launched.folder, program, after=after)

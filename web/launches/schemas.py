@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
+from astraflow.client.local_runs import LocalRun
 from astraflow.contract.launching import FormCheck, FormProblem, PoolEstimate, ProviderCheck, RecipeCard
-from web.launcher.launcher import Launch
 from web.rest.common import NAME, WITHOUT_NUL, NumberedPage, Reason, RequestBody, ResponseModel
 from web.rest.contract_models import fields_of
 
@@ -30,9 +30,7 @@ RecipeName = Annotated[
 ]
 EarlierRun = Annotated[
     str,
-    Field(
-        min_length=1, max_length=128, pattern=NAME, description="Name of an earlier run that was launched from here."
-    ),
+    Field(min_length=1, max_length=128, pattern=NAME, description="Name of an earlier run of the page's machine."),
 ]
 UnusedReason = Annotated[
     str,
@@ -125,9 +123,14 @@ class ClonePreviewRequest(LaunchSettings):
     reason: UnusedReason = ""
 
 
-@fields_of(Launch, without=("folder", "options", "needs_admin"))
+@fields_of(LocalRun, without=("folder", "facts", "launch", "metadata"))
 class LaunchResponse(ResponseModel):
-    """Launched run."""
+    """Run of the page's machine."""
+
+    recipe: str = Field(description="Name of the recipe that it was launched from.")
+    actor: str = Field(description="User who launched it; empty for a run of the terminal.")
+    reason: str = Field(description="Reason of the launch; empty without one.")
+    launched_at: float = Field(description="Time of its launch. Unix seconds.")
 
     folder: str = Field(description="Folder of the run on this machine.")
     fleet: bool = Field(description="Whether a fleet service starts the nodes.")
@@ -138,7 +141,7 @@ class LaunchResponse(ResponseModel):
 
 
 class LaunchList(NumberedPage[LaunchResponse]):
-    """Page of launched runs, newest first."""
+    """Page of runs, newest first."""
 
 
 class LogResponse(ResponseModel):

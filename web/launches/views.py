@@ -1,5 +1,6 @@
 """Launch page: the form of a recipe with its values, and launched runs."""
 
+import dataclasses
 import hashlib
 import json
 import shlex
@@ -7,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+from astraflow.client.local_runs import LAUNCH_LOG, LocalRun, LocalRunState
 from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.contract.launching import FormField, FormProblem, ProviderCheck, RecipeForm, RecipePreflight
 from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.folders.launch_facts import LaunchFacts
 from web.components.formats import several
-from web.launcher.launcher import LAUNCH_LOG, Launch, LaunchState
 from web.launcher.options import LaunchOptions
 from web.launches.cost import cost_of_nodes, cost_of_pools, instances_text
 
@@ -21,7 +23,7 @@ LAUNCHES_PATH = "/api/v1/launches"
 SETTING_PREFIX = "set."
 """Prefix of form fields that are settings of the recipe."""
 
-TONES = {LaunchState.STARTING: "warn", LaunchState.RUNNING: "good", LaunchState.ENDED: "off"}
+TONES = {LocalRunState.STARTING: "warn", LocalRunState.RUNNING: "good", LocalRunState.ENDED: "off"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +39,9 @@ class LaunchSource:
     earlier_run: str = ""
     """Name of the earlier run; empty for a recipe."""
     needs_admin: bool = False
-    """Whether it has settings that only an admin may override."""
-    options: LaunchOptions | None = None
-    """Start options of an earlier run; None for the usual ones."""
+    """Whether it may have settings that only an admin may override."""
+    launch: LaunchFacts = dataclasses.field(default_factory=LaunchFacts)
+    """Launch of the earlier run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +282,7 @@ class LaunchChoice:
 class LaunchView:
     """View model of the page of a launched run."""
 
-    launch: Launch
+    run: LocalRun
     options: str
     """Start options in a sentence."""
     programs: tuple[str, ...]
@@ -291,7 +293,7 @@ class LaunchView:
     @property
     def tone(self) -> str:
         """Tone of its state."""
-        return TONES[self.launch.state]
+        return TONES[self.run.state]
 
 
 def text_digest(text: str) -> str:
@@ -315,25 +317,22 @@ def _as_json(field: FormField) -> bool | int | float | str | None:
     return text or None
 
 
-def launch_view(launch: Launch, program: str) -> LaunchView:
+def launch_view(run: LocalRun, program: str) -> LaunchView:
     """Returns the page of a launch."""
-    programs = tuple(launch.folder.logs())
-    chosen = program if program in programs else LAUNCH_LOG
-    return LaunchView(launch=launch, options=_start_options_text(launch), programs=programs, program=chosen)
+    programs = tuple(run.folder.logs())
+    usual = LAUNCH_LOG if LAUNCH_LOG in programs else next(iter(programs), "")
+    chosen = program if program in programs else usual
+    return LaunchView(run=run, options=_start_options_text(run), programs=programs, program=chosen)
 
 
-def _start_options_text(launch: Launch) -> str:
+def _start_options_text(run: LocalRun) -> str:
     """Returns the start options in a sentence."""
-    options = launch.options
+    options = run.launch
     parts = ["ends when its stop condition is met" if options.ends_by_itself else "runs until it is stopped"]
     if options.has_fleet:
         parts.append("a fleet service starts its nodes")
     if options.limit_s:
         parts.append(f"ends after {options.limit_s:g} s at most")
-    try:
-        enroll = launch.folder.facts.enroll
-    except InvalidInput:
-        enroll = ""  # the run has not started
-    if enroll:
-        parts.append(f"remote nodes join at {enroll} over TLS")
+    if run.facts and run.facts.enroll:
+        parts.append(f"remote nodes join at {run.facts.enroll} over TLS")
     return "; ".join(parts)

@@ -1,7 +1,7 @@
 """Followed runs: the configured one, and those that are discovered on this machine."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from astraflow.client.connect import PageAccess, connect_page
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.fleet_plane import FleetPlaneClient
+from astraflow.client.local_runs import LocalRuns, LocalRunState
 from astraflow.contract.errors import AstraFlowError, Unavailable
 from astraflow.contract.records import Record
 from astraflow.contract.reports.report import Event, Report
@@ -76,7 +77,9 @@ class FollowedRun:
         return _name(self.state, self.folder)
 
     async def run(self) -> None:
-        """Follows the run until cancelled."""
+        """Follows the run until cancelled; does nothing without an address."""
+        if not self.settings.dataflow:
+            return
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._collector().run())
             tasks.create_task(self.recorder.run())
@@ -120,16 +123,14 @@ class FollowedRun:
 class FollowedRuns:
     """All followed runs.
 
-    find_folders: returns the folders of the runs to follow besides the primary one, called every two seconds.
+    local: runs of this machine, whose active ones are followed besides the primary one.
     """
 
-    def __init__(
-        self, primary: FollowedRun, *, database: Database, clock: Clock, find_folders: Callable[[], Iterable[RunFolder]]
-    ) -> None:
+    def __init__(self, primary: FollowedRun, *, database: Database, clock: Clock, local: LocalRuns) -> None:
         self._primary = primary
         self._database = database
         self._clock = clock
-        self._find_folders = find_folders
+        self._local = local
         self._discovered: dict[str, FollowedRun] = {}
 
     @property
@@ -146,6 +147,10 @@ class FollowedRuns:
         """Returns the run that is recorded under that id; None when it is not followed or its data is stale."""
         matching = (run for run in self.all if run.recorder.run_id == run_id and not run.state.is_stale)
         return next(matching, None)
+
+    def is_followed(self, run: str) -> bool:
+        """Returns whether reports of the run of this name arrive."""
+        return any(followed.name == run and not followed.state.is_stale for followed in self.all)
 
     def close(self) -> None:
         """Ends all streams of frames."""
@@ -176,15 +181,14 @@ class FollowedRuns:
 
     def _scan_folders(self) -> dict[str, RunFolder]:
         """Returns the folders of active runs that name an address, by path."""
-        active = {}
-        for folder in self._find_folders():
-            try:
-                facts = folder.facts
-            except AstraFlowError:
-                continue  # the folder is being created
-            if facts.dataflow and facts.dataflow != self._primary.settings.dataflow and folder.is_active:
-                active[str(folder.path)] = folder
-        return active
+        if self._primary.settings.is_read_only:
+            return {}
+        return {
+            str(run.folder.path): run.folder
+            for run in self._local.all()
+            if run.state is LocalRunState.RUNNING and run.facts and run.facts.dataflow
+            if run.facts.dataflow != self._primary.settings.dataflow
+        }
 
     async def _follow(self, path: str, folder: RunFolder) -> None:
         """Follows one run while it is active. An unreadable folder does not affect other runs."""

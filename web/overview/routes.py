@@ -4,7 +4,7 @@ from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from astraflow.client.control_plane import ControlPlaneClient
@@ -80,10 +80,12 @@ async def show(
     open_event: Annotated[EventDetails | None, Depends(_open_event)],
     fault_injection_pools: Annotated[list[str], Depends(_fault_injection_pools)],
 ) -> Response:
-    """Shows the overview, or the waiting page before the first report."""
+    """Shows the overview, the waiting page before the first report, or the list of runs while no run is followed."""
     state, report = history.state, history.state.report
     choice = page_selection(state, request.query_params)
     frame = pages.layout(path="/", choice=choice)
+    if report is None and not pages.follows_run:
+        return RedirectResponse("/runs", 303)
     if report is None or choice.policy is None:
         return pages.page(request, "overview/waiting.html", page="overview", layout=frame)
     points = await points_in_range(history, choice)
@@ -121,6 +123,8 @@ async def show_chart(
     if name not in (*panels.ALL_CHARTS, panels.VERSION_LAG):
         raise HTTPException(404)
     frame = pages.layout(path=f"/charts/{name}", choice=choice)
+    if report is None and not pages.follows_run:
+        return RedirectResponse("/runs", 303)
     if report is None or choice.policy is None:
         return pages.page(request, "overview/waiting.html", page="overview", layout=frame)
     points = await points_in_range(history, choice)

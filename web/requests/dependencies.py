@@ -29,6 +29,7 @@ from web.live.followed_fleet import FollowedFleet, MaintainerCache
 from web.live.followed_run import FollowedRun, FollowedRuns
 from web.live.hub import Hub
 from web.live.live_nodes import LiveNodes
+from web.live.machine_runs import MachineRuns
 from web.process_settings import Settings
 from web.requests.commands import Commands, ProcessCache
 from web.requests.range_points import HistorySource
@@ -60,6 +61,7 @@ class ProcessParts:
     followed: FollowedRuns
     alerts: AlertStore
     deliverer: Deliverer
+    machine: MachineRuns
 
 
 def get_followed_run(parts: ProcessParts, connection: HTTPConnection) -> tuple[str, FollowedRun]:
@@ -188,6 +190,7 @@ async def get_run_index(run: _RunDep, parts: _PartsDep) -> RunIndex:
         followed=parts.followed,
         requested=run,
         launcher=parts.launcher,
+        machine=parts.machine,
         summaries=parts.cache.summaries,
     )
 
@@ -196,8 +199,8 @@ RunIndexDep = Annotated[RunIndex, Depends(get_run_index)]
 
 
 async def get_shown_run(run_id: RunId, index: RunIndexDep) -> ShownRun:
-    """Returns the run in a page's address."""
-    return index.shown(run_id)
+    """Returns the run in a page's address; its history is read from its folder if this page did not follow it."""
+    return await index.shown(run_id).with_history()
 
 
 async def get_launches(parts: _PartsDep, settings: SettingsDep) -> Launches:

@@ -1,13 +1,14 @@
-"""Recorded, launched and followed runs, and the run in a page's address."""
+"""Recorded and followed runs and those of this machine, and the run in a page's address."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from fastapi import Path
 from starlette.exceptions import HTTPException
 
 from astraflow.client.control_plane import ControlPlaneClient
+from astraflow.client.local_runs import LocalRun
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.reports.report import FlowReport, Report, StreamReport
@@ -17,8 +18,9 @@ from web.database.tables import MAX_ID, RunRecord
 from web.history.report_json import report_from_json
 from web.history.run_summary import RunSummary
 from web.launcher.catalogue import Catalogue
-from web.launcher.launcher import Launcher
+from web.launcher.launcher import Launcher, UnknownRun
 from web.live.followed_run import FollowedRun, FollowedRuns
+from web.live.machine_runs import MachineRuns
 from web.process_settings import Settings
 from web.requests.commands import BoundedCache
 from web.state.annotations import ANNOTATION_KINDS, Annotation, AnnotationKind
@@ -45,13 +47,14 @@ class RunHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIndex:
-    """Recorded, launched and followed runs."""
+    """Recorded and followed runs, and those of this machine."""
 
     database: Database
     followed: FollowedRuns
     requested: FollowedRun
     """Run that the pages of the request follow."""
     launcher: Launcher
+    machine: MachineRuns
     summaries: BoundedCache[tuple[int, int], RunSummary]
     """Summary by run record and sequence of its last report."""
 
@@ -63,12 +66,19 @@ class RunIndex:
         """Returns the run of a record."""
         live = self.followed.by_record(run_id)
         run = live or self.requested
-        return ShownRun(id=run_id, run=run, is_live=live is not None, database=self.database)
+        return ShownRun(
+            id=run_id,
+            run=run,
+            is_live=live is not None,
+            database=self.database,
+            launcher=self.launcher,
+            machine=self.machine,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
-    """Recipes and launched runs."""
+    """Recipes and runs of this machine."""
 
     launcher: Launcher
     catalogue: Catalogue
@@ -84,6 +94,17 @@ class ShownRun:
     """The run itself if it is connected, else the one that the page follows."""
     is_live: bool
     database: Database
+    launcher: Launcher
+    machine: MachineRuns
+    is_reading: bool = False
+    """Whether its history is being read from its folder; what is read so far is shown."""
+
+    async def with_history(self) -> "ShownRun":
+        """Returns the run after its history was read, or while it is read if that takes long."""
+        record = None if self.is_live else await self.database.read(lambda session: run_records.run(session, self.id))
+        if record is None or await self.machine.read_history(record):
+            return self
+        return replace(self, is_reading=True)
 
     @property
     def report(self) -> Report | None:
@@ -97,9 +118,34 @@ class ShownRun:
             raise HTTPException(404, f"Run {self.id} not found.")
         return record
 
+    async def local(self, record: RunRecord) -> LocalRun | None:
+        """Returns the run of a record, if its folder is on this machine."""
+        return await local_run(self.launcher, record)
+
     async def header(self) -> RunHeader:
         """Returns the header of the pages of the run. Raises: HTTPException."""
         return run_header(await self.record(), live=self.report)
+
+
+LIVE, ENDED, NOT_CONNECTED = "live", "ended", "not connected"
+
+
+async def local_run(launcher: Launcher, record: RunRecord) -> LocalRun | None:
+    """Returns the run of a record, if its folder is on this machine."""
+    try:
+        return await launcher.launch(record.name)
+    except UnknownRun:
+        return None
+
+
+def state_of(run: LocalRun | None, *, folder: str, is_heard: bool) -> str:
+    """Returns the state of a run in a word: a run is ended when no process holds the lock of its folder, and not
+    connected when its folder is elsewhere and no reports arrive."""
+    if is_heard:
+        return LIVE
+    if run is not None:
+        return run.state.value
+    return ENDED if folder else NOT_CONNECTED
 
 
 async def annotations_of(state: RunState, control: ControlPlaneClient) -> list[Annotation]:

@@ -1,21 +1,22 @@
-"""List of all runs: recorded runs and runs that were launched from here, each once."""
+"""List of all runs: those of this machine and those of other machines that were followed, each once."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from sqlmodel import Session, col, select
 
+from astraflow.client.local_runs import LocalRun
 from web.database.tables import RunRecord
 from web.history.run_summary import EMPTY_SUMMARY, PolicyFigures, RunSummary, summary
-from web.launcher.launcher import Launch, LaunchState
-from web.requests.run_lookup import RunIndex
+from web.requests.run_lookup import ENDED, NOT_CONNECTED, RunIndex, state_of
 
 RUNS_PER_PAGE = 50
 MAX_FILTER_CHARS = 120
 
-LIVE, ENDED, NOT_CONNECTED = "live", "ended", "not connected"
 STATES = {"": "any", "on": "active", "over": "ended"}
 """State filters with their labels."""
 
@@ -26,13 +27,13 @@ class RunEntry:
 
     id: int | None
     """Id of its record; None for a run without recorded reports."""
-    launch: str
-    """Name of its launch; empty for a run that was not launched from here."""
+    local: LocalRun | None
+    """Its folder on this machine; None for a run elsewhere."""
     name: str
     recipe: str
     state: str
     owner: str
-    """User who launched it; empty when it was not launched from here."""
+    """User who launched it; empty for a run of the terminal."""
     began_at: float
     duration_s: float | None
     final_message: str
@@ -128,15 +129,16 @@ async def runs_page(index: RunIndex, list_query: RunListQuery) -> RunsPage:
 
 
 async def entries(index: RunIndex) -> list[RunEntry]:
-    """Returns every run, the newest first. A run name that was started again has a record for each start."""
-    launches = {launch.name: launch for launch in await index.launcher.launches()}
-    records = await index.database.read(_records)
+    """Returns every run, the newest first, without those whose folder was removed. A run name that was started again
+    has a record for each start."""
+    runs = {run.name: run for run in await index.launcher.launches()}
+    records = await asyncio.to_thread(_without_removed, await index.database.read(_records))
     summaries = await _summaries(index, records)
     run_entries = [
-        _entry(record, launches.pop(record.name, None), summaries[record.id or 0], is_heard=index.is_live(record.id))
+        _entry(record, runs.pop(record.name, None), summaries[record.id or 0], is_heard=index.is_live(record.id))
         for record in records
     ]
-    run_entries += [_entry(None, launch, EMPTY_SUMMARY, is_heard=False) for launch in launches.values()]
+    run_entries += [_entry(None, run, EMPTY_SUMMARY, is_heard=False) for run in runs.values()]
     return sorted(run_entries, key=lambda entry: -entry.began_at)
 
 
@@ -158,34 +160,30 @@ def _records(session: Session) -> Sequence[RunRecord]:
     return [RunRecord(**row, report_json="") for row in rows]
 
 
-def _entry(record: RunRecord | None, launch: Launch | None, summary: RunSummary, *, is_heard: bool) -> RunEntry:
+def _without_removed(records: Sequence[RunRecord]) -> list[RunRecord]:
+    return [record for record in records if not record.folder or Path(record.folder).exists()]
+
+
+def _entry(record: RunRecord | None, run: LocalRun | None, summary: RunSummary, *, is_heard: bool) -> RunEntry:
     if record is not None:
         began_at, duration_s = record.started_at, record.last_at - record.started_at
-        name, recipe = record.name, record.recipe or (launch.recipe if launch else "")
-    elif launch is not None:
-        began_at, duration_s, name, recipe = launch.launched_at, None, launch.name, launch.recipe
+        name, recipe = record.name, (run.recipe if run else "") or record.recipe
+    elif run is not None:
+        began_at, duration_s, name, recipe = run.started_at, None, run.name, run.recipe
     else:
-        raise ValueError("cannot list a run: it has neither a record nor a launch")
+        raise ValueError("cannot list a run: it has neither a record nor a folder")
     return RunEntry(
         id=record.id if record else None,
-        launch=launch.name if launch else "",
+        local=run,
         name=name,
         recipe=recipe,
-        state=_state(launch, is_heard=is_heard),
-        owner=launch.actor if launch else "",
+        state=state_of(run, folder=record.folder if record else "", is_heard=is_heard),
+        owner=run.launch.actor if run else "",
         began_at=began_at,
         duration_s=duration_s,
-        final_message=launch.final_message if launch else "",
+        final_message=run.final_message if run else "",
         summary=summary,
     )
-
-
-def _state(launch: Launch | None, *, is_heard: bool) -> str:
-    if is_heard:
-        return LIVE
-    if launch is None:
-        return NOT_CONNECTED
-    return ENDED if launch.state is LaunchState.ENDED else launch.state.value
 
 
 def _matches(entry: RunEntry, list_query: RunListQuery) -> bool:

@@ -6,9 +6,8 @@ from typing import Any
 
 from web.components import formats
 from web.components.downloads import Sheet
-from web.runs.list_queries import ENDED, LIVE, NOT_CONNECTED, RunEntry, RunListQuery, RunsPage
-
-TONES = {LIVE: "good", "running": "good", "starting": "warn", ENDED: "off", NOT_CONNECTED: "off"}
+from web.runs.list_queries import RunEntry, RunListQuery, RunsPage
+from web.runs.views import TONES
 
 HEADERS = (
     ("name", "Run", False),
@@ -69,7 +68,6 @@ class RunRow:
 
     id: int | None
     href: str
-    launch: str
     name: str
     recipe: str
     state: str
@@ -99,11 +97,10 @@ def sheet(page: RunsPage) -> Sheet:
 
 
 def _row(entry: RunEntry) -> RunRow:
-    href = f"/runs/{entry.id}" if entry.id is not None else f"/launches/{entry.launch}"
+    href = f"/runs/{entry.id}" if entry.id is not None else f"/launches/{entry.name}"
     return RunRow(
         id=entry.id,
         href=href,
-        launch=entry.launch,
         name=entry.name,
         recipe=entry.recipe or formats.MISSING,
         state=entry.state,

@@ -12,7 +12,7 @@ from web.history.samples import node_subject, policy_subject
 from web.history.series_queries import Row
 from web.history.time_ranges import TimeRange, range_from
 from web.history.training_steps import TrainingRows, training_rows
-from web.requests.run_lookup import ShownRun, annotations_of
+from web.requests.run_lookup import ShownRun, annotations_of, state_of
 from web.runs.views import SHOWN_POINTS, RunHistory, RunView, run_view
 from web.state.annotations import Annotation, annotation_of
 
@@ -41,7 +41,9 @@ async def load_run_view_and_history(
     record, shown_policy, past = await _load_history(
         shown, policy, span=span, at_most=at_most, training_at_most=training_at_most, metric=metric
     )
-    return run_view(record, past, policy=shown_policy, live=shown.report, dataflow=record.dataflow), past
+    run = await shown.local(record)
+    state = state_of(run, folder=record.folder, is_heard=shown.is_live)
+    return run_view(record, past, policy=shown_policy, live=shown.report, dataflow=record.dataflow, state=state), past
 
 
 async def _load_history(

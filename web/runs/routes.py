@@ -89,6 +89,7 @@ async def show_run(
         spread=await _reward_histogram(samples, view),
         rounds=await _rounds(samples, rounds_before),
         launch=await _launch(launcher, view.row.name),
+        is_reading=shown.is_reading,
     )
 
 

@@ -29,9 +29,13 @@ from web.database.tables import RunRecord
 from web.history.points import AVERAGED_STEPS
 from web.history.report_json import RecordedReport, report_from_json
 from web.history.time_ranges import NAMED_RANGES_S, TimeRange
+from web.requests.run_lookup import ENDED, LIVE, NOT_CONNECTED
 from web.runs.annotation_groups import AnnotationGroup, annotation_groups
 from web.runs.timeline import Timeline, timeline
 from web.state.annotations import Annotation
+
+TONES = {LIVE: "good", "running": "good", "starting": "warn", ENDED: "off", NOT_CONNECTED: "off"}
+"""Tone of each state."""
 
 SHOWN_POINTS = 600
 CHART_HEIGHT = 176
@@ -137,15 +141,15 @@ class RunHistory:
     """Requested range; None for the whole run."""
 
 
-def run_row(record: RunRecord, *, is_live: bool) -> RunRow:
-    """Returns a record as a line of the list."""
+def run_row(record: RunRecord, state: str) -> RunRow:
+    """Returns a record as the head of its page."""
     report = report_from_json(record.report_json)
     return RunRow(
         id=record.id or 0,
         name=record.name,
         recipe=record.recipe,
-        state="live" if is_live else "not connected",
-        tone="good" if is_live else "off",
+        state=state,
+        tone=TONES[state],
         started_at=record.started_at,
         duration=formats.duration(record.last_at - record.started_at),
         policies=[_policy_summary(stream) for stream in report.streams],
@@ -153,8 +157,10 @@ def run_row(record: RunRecord, *, is_live: bool) -> RunRow:
     )
 
 
-def run_view(record: RunRecord, past: RunHistory, *, policy: str, live: Report | None, dataflow: str) -> RunView:
-    """Builds the page over a time range. live: newest report of a live run; None for a past one."""
+def run_view(
+    record: RunRecord, past: RunHistory, *, policy: str, live: Report | None, dataflow: str, state: str
+) -> RunView:
+    """Builds the page over a time range. live: newest report of a live run; None for a past one. state: in a word."""
     recorded = report_from_json(record.report_json)
     streams = live.streams if live else recorded.streams
     flows = live.flows if live else recorded.flows
@@ -171,7 +177,7 @@ def run_view(record: RunRecord, past: RunHistory, *, policy: str, live: Report |
     lags = [max((interval.lag for interval in row.intervals), default=0) for row in lag_rows]
     policy_id, fed = stream.policy if stream else "", fed_below(live)
     return RunView(
-        row=run_row(record, is_live=live is not None),
+        row=run_row(record, state),
         policy=policy_id,
         policies=tuple(stream.policy for stream in streams),
         facts=_facts(record, recorded, live, stream, dataflow),

@@ -207,8 +207,7 @@ async def samples_of_run(shown: ShownRun) -> RunSamples:
         return RunSamples(
             source=run.control, node_names=names, record_note="", plugin_kinds=report.plugin_kinds if report else ()
         )
-    location = str(run.settings.run_dir or "") if run.settings.is_read_only else record.folder
-    folder = await asyncio.to_thread(_run_folder, location, record.name)
+    folder = await asyncio.to_thread(_run_folder, record.folder, record.name)
     last_report = f"{datetime.fromtimestamp(record.last_at, UTC):%Y-%m-%d %H:%M:%S} UTC"
     is_over = not folder.is_active
     state = f"the run ended at {last_report}" if is_over else f"the run is not connected, last report at {last_report}"

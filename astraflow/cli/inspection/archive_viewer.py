@@ -1,4 +1,4 @@
-"""Viewer of a run directory: serves the page from a copy of the recorded data, without the services of the run."""
+"""Viewer of runs: serves a read-only page of what their folders have, without the services of the runs."""
 
 import os
 import signal
@@ -6,11 +6,12 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 from astraflow.archive.connection import ARCHIVE_PATH
+from astraflow.client.offline_run import last_report
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.runtime.folders.run_folders import RunFolder
 from astraflow.runtime.imports import require_package
@@ -24,55 +25,36 @@ REMOVED_VARIABLES = (
 )
 
 
-def view_archived_run(folder: RunFolder, *, port: int, print_message: Callable[[str], None]) -> int:
-    """Serves the page of a run directory until a signal; returns its exit code.
+def view_runs(folders: Sequence[RunFolder], *, port: int, print_message: Callable[[str], None]) -> int:
+    """Serves a read-only page of runs until a signal; returns its exit code. folders: empty for all runs.
 
     Raises: InvalidInput for a folder that is not a run directory or has no recorded data; Unavailable when the page
     exits.
     """
-    facts = folder.facts
+    for folder in folders:
+        _check_recorded(folder)
     require_package("fastapi", extra="web", to="view a run")
     with tempfile.TemporaryDirectory(prefix="astraflow-view-") as state_folder:
-        _copy_history(folder, Path(state_folder))
-        run_options = ["--run-dir", str(folder.path.absolute()), "--recipe", facts.recipe]
-        argv = [sys.executable, "-m", "web", "--read-only", "--directory", state_folder, "--port", str(port)]
-        return _serve(
-            [*argv, *run_options], lambda: print_message(f"{(Path(state_folder) / LINK).read_text()}&next=/runs")
-        )
+        shown = [word for folder in folders for word in ("--show-run", str(folder.path.absolute()))]
+        argv = [sys.executable, "-m", "web", "--read-only", "--directory", state_folder, "--port", str(port), *shown]
+        return serve_page(argv, lambda _: print_message(f"{(Path(state_folder) / LINK).read_text()}&next=/runs"))
 
 
-def _copy_history(folder: RunFolder, target: Path) -> None:
-    """Copies the database of the run's page to `target` or, without one, rebuilds it from the archive of dataflow.
-
-    Raises: InvalidInput when neither exists or can be read.
-    """
-    recorded = folder.path / WEB / DATABASE
-    if not recorded.exists():
-        _rebuild_history(folder, target)
-        return
-    copy_database(recorded, target / DATABASE)
-    secret = recorded.with_name(SECRET)
-    if secret.exists():
-        (target / SECRET).touch(mode=0o600)
-        (target / SECRET).write_bytes(secret.read_bytes())
-
-
-def _rebuild_history(folder: RunFolder, target: Path) -> None:
+def _check_recorded(folder: RunFolder) -> None:
+    """Checks that a run has readable records. Raises: InvalidInput."""
     if not (folder.path / ARCHIVE_PATH).is_file():
         logs = ", ".join(folder.logs()) or "none"
         raise InvalidInput(
-            f"cannot show run {folder.facts.run!r}: {str(folder.path)!r} has neither {WEB}/{DATABASE} nor "
-            f"{ARCHIVE_PATH}, only the recipe ({folder.recipe_file.name}) and logs ({logs}); continue the run with "
-            f"`astraflow run {folder.recipe_file} --run-dir {folder.path}`",
+            f"cannot show run {folder.facts.run!r}: {str(folder.path)!r} has no {ARCHIVE_PATH}, only the recipe "
+            f"({folder.recipe_file.name}) and logs ({logs}); continue the run with `astraflow run {folder.recipe_file} "
+            f"--run-dir {folder.path}`",
             code="archive.nothing_recorded",
         )
-    argv = [sys.executable, "-m", "web.history.backfill", "--run-dir", str(folder.path), "--directory", str(target)]
-    done = subprocess.run(argv, env=_environment(), stdin=subprocess.DEVNULL, check=False)  # noqa: S603 (arguments one by one)
-    if done.returncode:
+    if last_report(folder.path) is None:
         raise InvalidInput(
-            f"cannot show the archive {str(folder.path / ARCHIVE_PATH)!r}: it could not be converted; see the error "
-            "above",
-            code="archive.not_convertible",
+            f"cannot show run {folder.facts.run!r}: the archive of {str(folder.path)!r} has no readable report; give "
+            "another run",
+            code="history.no_report",
         )
 
 
@@ -96,7 +78,11 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in REMOVED_VARIABLES}
 
 
-def _serve(argv: list[str], print_link: Callable[[], None]) -> int:
+def serve_page(argv: Sequence[str], on_ready: Callable[[str], None]) -> int:
+    """Runs a page until it ends or this process gets a signal; returns its exit code. on_ready: gets its address.
+
+    Raises: Unavailable when it exits before it is ready.
+    """
     program = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=_environment(), start_new_session=True)  # noqa: S603 (arguments one by one)
 
     def stop(number: int, frame: object) -> None:
@@ -108,7 +94,7 @@ def _serve(argv: list[str], print_link: Callable[[], None]) -> int:
         for line in program.stdout or ():
             if line.startswith(READY):
                 is_ready = True
-                print_link()
+                on_ready(line.removeprefix(READY).strip())
         code = program.wait()
         if not is_ready:
             raise Unavailable(

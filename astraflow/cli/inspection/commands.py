@@ -36,16 +36,22 @@ def report(
 
 
 def view(
-    run_dir: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder or name of a run.", autocompletion=complete_run)
-    ],
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Folders or names of runs; default: all runs of this machine.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
     port: Port = 0,
 ) -> None:
-    """Show an ended run: serves its page read-only from a copy of the recorded data, without the services."""
-    from astraflow.cli.inspection.archive_viewer import view_archived_run
+    """Show runs from their folders: serves a read-only page of what was recorded, without the services."""
+    from astraflow.cli.inspection.archive_viewer import view_runs
     from astraflow.cli.run_directory import find_run_folder
 
-    raise typer.Exit(view_archived_run(find_run_folder(run_dir), port=port, print_message=typer.echo))
+    folders = [find_run_folder(run) for run in runs or ()]
+    raise typer.Exit(view_runs(folders, port=port, print_message=typer.echo))
 
 
 Flow = Annotated[str, typer.Option(help="Change the selector or the filters of this flow.")]

@@ -4,12 +4,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from astraflow.cli.option_groups import Listening, with_groups
 from astraflow.cli.options import Overrides, RecipeArgument, check_recipe
+
+if TYPE_CHECKING:
+    from astraflow.runtime.folders.launch_facts import LaunchFacts
 
 _STARTED_AT = time.monotonic()
 """Approximate start of the command."""
@@ -159,8 +162,38 @@ class RunGroup:
         )
         loaded = load_recipe(check_recipe(recipe), chosen, check=Check.LIGHT)
         return run_locally(
-            loaded, options, listening, directory=self.run_dir, web_port=self.port, summary_file=self.json
+            loaded,
+            options,
+            listening,
+            directory=self.run_dir,
+            web_port=self.port,
+            summary_file=self.json,
+            launch=self._launch(recipe, chosen),
+            base=base_recipe(recipe),
         )
+
+    def _launch(self, recipe: str, overrides: Sequence[str]) -> "LaunchFacts":
+        """Returns the facts of this launch; those of an earlier run's snapshot continue."""
+        from astraflow.runtime.folders.launch_facts import LaunchFacts, read_launch
+
+        earlier = read_launch(Path(recipe).parent) or LaunchFacts(recipe=recipe)
+        return LaunchFacts(
+            recipe=earlier.recipe,
+            overrides=(*earlier.overrides, *overrides),
+            launched_at=time.time(),
+            has_fleet=self.fleet,
+            ends_by_itself=self.headless,
+            limit_s=self.limit_s,
+        )
+
+
+def base_recipe(name_or_path: str) -> str:
+    """Returns the snapshot of a recipe without overrides; of an earlier run's snapshot, that of its recipe."""
+    from astraflow.recipe.loading import Check, load_recipe, snapshot
+    from astraflow.runtime.folders.launch_facts import BASE_RECIPE
+
+    earlier = Path(name_or_path).parent / BASE_RECIPE
+    return earlier.read_text() if earlier.is_file() else snapshot(load_recipe(name_or_path, check=Check.NONE))
 
 
 @with_groups

@@ -29,6 +29,7 @@ from astraflow.cli.run_endpoints import RunEndpoint
 from astraflow.cli.running.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Programs, check_models, trainer_name
 from astraflow.cli.running.service_addresses import ServiceAddresses, choose_addresses, keda_address, traces_destination
 from astraflow.cli.running.supervisor import ProcessEvent, Program, RoleFailed, Supervisor
+from astraflow.client.local_runs import SUMMARY
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.record_kinds import RecordKind
@@ -38,6 +39,7 @@ from astraflow.dataflow.reporting.failures import FAILING_S, TotalFailure
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import snapshot
 from astraflow.runtime import logs
+from astraflow.runtime.folders.launch_facts import LaunchFacts
 from astraflow.runtime.http.hosts import is_loopback, may_show_link
 from astraflow.runtime.service import EXIT_FAILED, flattened_errors, make_files_private, run_process, run_until
 from astraflow.wire.channel import authority_client_tls
@@ -317,8 +319,12 @@ def run_locally(
     directory: Path | None,
     web_port: int,
     summary_file: Path | None,
+    launch: LaunchFacts | None = None,
+    base: str = "",
 ) -> int:
     """Runs a recipe to its end on this machine and prints the summary; returns the exit code.
+
+    launch, base: facts of the launch, and the resolved recipe without its overrides, for the run's folder.
 
     Raises: InvalidInput for a port or folder that cannot be used and for a missing model, StorageFull.
     """
@@ -335,7 +341,9 @@ def run_locally(
         first_port=listening.ports,
     )
     outcome: list[Summary] = []
-    with RunDirectory.opened(directory, name=recipe.name, seed=recipe.seed, recipe=snapshot(recipe)) as opened:
+    with RunDirectory.opened(
+        directory, name=recipe.name, seed=recipe.seed, recipe=snapshot(recipe), launch=launch, base=base
+    ) as opened:
         _write_settings(opened, recipe, addresses, options)
 
         async def main(stop: asyncio.Event) -> None:
@@ -354,8 +362,8 @@ def run_locally(
         return code or EXIT_FAILED
     (summary,) = outcome
     _print_summary(console, summary, opened, conversations=options.conversations)
-    if summary_file is not None:
-        _write_summary(summary_file, summary, opened)
+    for file in [opened.path / SUMMARY, *([summary_file] if summary_file is not None else [])]:
+        _write_summary(file, summary, opened)
     is_success = not options.is_headless and summary.balanced and not summary.failed
     return 0 if is_success else summary.exit_code
 

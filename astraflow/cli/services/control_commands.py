@@ -59,7 +59,6 @@ ChangesAMinute = Annotated[int | None, typer.Option(help="Limit of write request
 ExportsAMinute = Annotated[int | None, typer.Option(help="Limit of downloads and launches per session or token.")]
 AnonymousRequestsAMinute = Annotated[int | None, typer.Option(help="Limit of requests without a login per address.")]
 SocketsAUser = Annotated[int | None, typer.Option(help="Limit of open live pages per user.")]
-AllRuns = Annotated[bool, typer.Option("--all-runs", help="Follow all runs of this machine and user.")]
 RecipeName = Annotated[str, typer.Option(help="Name of the recipe, for display.")]
 RunDirectory = Annotated[Path | None, typer.Option(help="Run directory, if it is on this machine.")]
 
@@ -89,9 +88,8 @@ def web(
     page: PageGroup,
     dataflow: Annotated[
         str,
-        typer.Option(metavar="HOST:PORT", help="Dataflow service to follow; default: the runs of this machine."),
+        typer.Option(metavar="HOST:PORT", help="Dataflow service to follow besides the runs of this machine."),
     ] = "",
-    all_runs: AllRuns = False,
     fleet: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Fleet service to show and control.")] = None,
     directory: WebDirectory = None,
     host: Host = "127.0.0.1",
@@ -105,7 +103,7 @@ def web(
     ca_hash: CaHash = "",
     credential_folder: CredentialFolder = None,
 ) -> None:
-    """Run the web page, which shows, controls and launches runs.
+    """Run the web page, which shows, controls and launches the runs of this machine, active and ended.
 
     The page authenticates to the fleet service with the run token, or with the token in ASTRAFLOW_FLEET_TOKEN.
     """
@@ -114,7 +112,6 @@ def web(
 
     options = {
         "dataflow": dataflow,
-        "all-runs": all_runs or not dataflow,
         "fleet": fleet,
         "host": host,
         "port": port,

@@ -74,8 +74,8 @@ def _words(options: Mapping[str, object]) -> list[str]:
     """Returns options as words of a command line: none for an option that is None, False or empty, and one for each
     item of a list.
 
-    >>> _words({"host": "h", "port": 0, "all-runs": True, "fleet": "", "data": ["a", "b"]})
-    ['--host', 'h', '--port', '0', '--all-runs', '--data', 'a', '--data', 'b']
+    >>> _words({"host": "h", "port": 0, "read-only": True, "fleet": "", "data": ["a", "b"]})
+    ['--host', 'h', '--port', '0', '--read-only', '--data', 'a', '--data', 'b']
     """
     words = []
     for name, value in options.items():

@@ -56,7 +56,7 @@ class RunFacts:
 
 
 class RunFolder:
-    """A run's folder, for readers. Only the process of the run writes there."""
+    """A run's folder, for readers. The process of the run writes there, and pages its launch and its metadata."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -104,6 +104,15 @@ class RunFolder:
     def logs(self) -> list[str]:
         """Returns the names of the processes that have a log, in order."""
         return sorted(file.stem for file in (self.path / LOGS).glob("*.log"))
+
+
+def changed_at(file: Path) -> tuple[int, int] | None:
+    """Returns time of the last change and size of a file, which differ when it has changed; None for a missing file."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 def runs_folder() -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, expect
 
+from astraflow.client.local_runs import LAUNCH_LOG
 from astraflow.runtime.folders.run_folders import RunFolder
 from tests.fakes.browser import browser, logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
@@ -20,7 +21,7 @@ from tests.fakes.web import RunningWeb, running_web
 from tests.web.all_pages import advancing_reports
 from tests.web.comparison.test_compared_runs import recorded
 from tests.web.runs.test_run_list import filled, record
-from web.launcher.launcher import LAUNCH_LOG, Launcher
+from web.launcher.launcher import Launcher
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240), pytest.mark.long]
 

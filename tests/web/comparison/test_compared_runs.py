@@ -42,11 +42,10 @@ async def recorded(directory: Path, run_id: int, synthetic_run: SyntheticRun, *,
 
 async def test_a_comparison_has_a_line_for_each_run_and_the_differing_settings(tmp_path: Path) -> None:
     await filled(tmp_path, record("one", seconds=60), record("two", seconds=90))
-    await filled(tmp_path, launched("one", tmp_path), launched("two", tmp_path))
     for number, (name, rate) in enumerate((("one", 1e-3), ("two", 1e-4)), start=1):
-        (tmp_path / name).mkdir()
+        folder = launched(name)
         recipe = {"trainer": {"learning_rate": rate, "seed": 1}, "note": "<script>alert(1)</script>" * number}
-        (tmp_path / name / "recipe.json").write_text(json.dumps(recipe))
+        (folder / "recipe.json").write_text(json.dumps(recipe))
         await recorded(tmp_path, number, SyntheticRun(run=name, began_at=1000.0), seconds=30 * number + 30)
     async with running_web(tmp_path, "127.0.0.1:9") as web, web.logged_in() as client:
         by_step = (await client.get("/runs/compare?run=1&run=2")).text

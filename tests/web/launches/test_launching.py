@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from astraflow.client.local_runs import log_tail
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.launching import FormField, RecipeForm
 from astraflow.runtime.clock import SystemClock
@@ -26,7 +27,6 @@ from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import notice_after, parsed
 from web.launcher.catalogue import Catalogue, overrides_from
 from web.launcher.environments import child_environment
-from web.launcher.launcher import log_tail
 from web.launcher.options import LaunchOptions
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
@@ -235,7 +235,7 @@ async def test_a_run_with_an_unreadable_folder_breaks_no_page(tmp_path: Path, ho
     (folder / "run.json").write_text(json.dumps({**facts, "pid": 1, "dataflow": "127.0.0.1:9"}))
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the run is active, and its token is missing
-        async with running_web(tmp_path / "web", "", follows_all_runs=True) as page, page.logged_in() as client:
+        async with running_web(tmp_path / "web", "") as page, page.logged_in() as client:
             assert [active_run.facts.run for active_run in active_runs()] == ["torn"]
             await asyncio.sleep(2.5)  # longer than the interval between two scans
             assert (await client.get("/runs")).status_code == 200

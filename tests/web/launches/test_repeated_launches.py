@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
+from astraflow.client.local_runs import find_process
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.runtime.folders.run_folders import RunFolder
 from tests.fakes.launching import FakeCatalogue, FakeLauncher
 from tests.web.launches.test_launching_fleets import page_of
 from web.database.db import Database
-from web.launcher import launcher
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
@@ -125,9 +125,9 @@ def test_a_process_without_a_stored_id_is_found_by_its_folder(tmp_path: Path) ->
     folder = RunFolder(tmp_path / "run")
     process = subprocess.Popen(["/bin/sh", "-c", "read line; exit 0", "sh", str(folder.path)], stdin=subprocess.PIPE)
     try:
-        running = launcher._process_of(folder, 0)
+        running = find_process(folder, set())
         assert running is not None
         assert running.pid == process.pid
     finally:
         process.communicate()
-    assert launcher._process_of(folder, 0) is None
+    assert find_process(folder, set()) is None

@@ -51,7 +51,7 @@ async def two_runs(directory: Path) -> AsyncIterator[httpx.AsyncClient]:
         running_fleet(directory / "one", nodes=1) as fleet,
         running_fleet(directory / "other", nodes=1, pool={"max_nodes": 7}) as other_fleet,
         active(directory / "home" / "runs" / SECOND, dataflow=second_dataflow, fleet=other_fleet.address),
-        running_web(directory / "web", first_dataflow, fleet=fleet.address, follows_all_runs=True) as web,
+        running_web(directory / "web", first_dataflow, fleet=fleet.address) as web,
         web.logged_in() as admin,
     ):
         await web.until_live(admin, sequence=150)

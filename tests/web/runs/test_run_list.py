@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 from sqlmodel import Session
 
+from astraflow.runtime.folders.launch_facts import LaunchFacts, write_launch
+from astraflow.runtime.folders.run_folders import runs_folder
 from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.recorded_run import run_folder
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import parsed
 from web.database.db import open_database
-from web.database.tables import LaunchedRun, RunRecord
+from web.database.tables import RunRecord
 from web.history.report_json import report_to_json
 from web.runs import list_queries
 
@@ -31,21 +34,14 @@ def record(name: str, *, seconds: int, recipe: str = "reverse") -> RunRecord:
     )
 
 
-def launched(name: str, folder: Path, *, actor: str = "ada") -> LaunchedRun:
-    return LaunchedRun(
-        name=name,
-        recipe="smoke",
-        folder=str(folder / name),
-        actor=actor,
-        launched_at=900.0,
-        pid=0,
-        has_fleet=False,
-        ends_by_itself=True,
-        limit_s=None,
-    )
+def launched(name: str, *, actor: str = "ada", recipe: str = "smoke") -> Path:
+    """Creates the folder of a run that a page launched and that has ended; returns it."""
+    folder = run_folder(runs_folder() / name, run=name)
+    write_launch(folder, LaunchFacts(recipe=recipe, actor=actor, launched_at=900.0, reason="a look"))
+    return folder
 
 
-async def filled(directory: Path, *rows: RunRecord | LaunchedRun) -> None:
+async def filled(directory: Path, *rows: RunRecord) -> None:
     database = open_database(directory, "")
 
     def add(session: Session) -> None:
@@ -60,8 +56,9 @@ def names(page: str) -> list[str]:
 
 
 async def test_a_launched_run_that_is_recorded_is_one_row_with_its_owner(tmp_path: Path) -> None:
-    await filled(tmp_path, record("one", seconds=60), record("two", seconds=90), launched("one", tmp_path))
-    await filled(tmp_path, launched("three", tmp_path, actor="<b>eve</b>"))
+    await filled(tmp_path, record("one", seconds=60), record("two", seconds=90))
+    launched("one")
+    launched("three", actor="<b>eve</b>")
     async with running_web(tmp_path, "127.0.0.1:9") as web, web.logged_in() as client:
         page = (await client.get("/runs")).text
         of_ada = (await client.get("/runs?owner=ada")).text
