@@ -48,6 +48,7 @@ class LocalRun:
     name: str
     """Name of the run: in its facts, or else of its folder."""
     state: LocalRunState
+    """State of its processes."""
     facts: RunFacts | None
     """Recorded facts; None before its process wrote them."""
     launch: LaunchFacts
@@ -115,11 +116,11 @@ class LocalRuns:
     def _paths(self) -> Iterator[Path]:
         """Yields the folder of each run once, although several links may lead to it."""
         paths = self._folders or [Path(entry.path) for entry in _entries(runs_folder())]
-        seen = set()
+        listed = set[Path]()
         for path in paths:
             real = path.resolve()
-            if real not in seen and _is_run(path):
-                seen.add(real)
+            if real not in listed and _is_run(path):
+                listed.add(real)
                 yield path
 
 

@@ -11,17 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from astraflow.runtime.folders.run_folders import RunFolder
 from tests import make
 from tests.fakes.forking import ForkingProgram
 from tests.fakes.launching import FakeCatalogue, FakeLauncher
 from tests.fakes.recorded_run import fill, recorded_archive, run_folder
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, running_web, shown_secret
-from web.database.db import open_database
-from web.database.tables import RunRecord
-from web.history.backfill import backfill_database
-from web.history.report_json import report_to_json
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -103,18 +98,9 @@ async def test_refused_launches_print_a_one_line_error(page: RunningWeb, cli: Fo
 @pytest.mark.long
 async def test_viewing_a_run_directory_is_read_only(tmp_path: Path) -> None:
     directory = run_folder(tmp_path / "run")
-    database = open_database(directory / "web", "")
-    record = RunRecord(
-        name="reverse-0001",
-        recipe="reverse",
-        dataflow="x:1",
-        started_at=1000.0,
-        last_at=1150.0,
-        last_sequence=150,
-        report_json=report_to_json(SyntheticRun().report(150)),
-    )
-    await database.write(lambda session: session.add(record))
-    database.close()
+    archive = recorded_archive(directory)
+    fill(archive, reports=(SyntheticRun().report(150),))
+    archive.close()
     before = contents(directory)
     async with viewed(directory) as (client, listed):
         run = await client.get("/runs/1")
@@ -123,24 +109,19 @@ async def test_viewing_a_run_directory_is_read_only(tmp_path: Path) -> None:
     assert listed.url.path == "/runs"
     assert "reverse-0001" in listed.text
     assert "The counts balance" in run.text
-    assert "No evaluations available" in run.text
+    assert 'id="evaluations"' in run.text
     assert refused.status_code == 403
     assert "This page is read-only" in refused.text
     assert contents(directory) == before
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("had_page", [True, False])
-async def test_a_reopened_run_has_its_charts_trajectories_and_evaluations(tmp_path: Path, had_page: bool) -> None:
+async def test_a_reopened_run_has_its_charts_trajectories_and_evaluations(tmp_path: Path) -> None:
     directory, synthetic_run = run_folder(tmp_path / "run"), SyntheticRun(began_at=1200.0)
     archive = recorded_archive(directory)
     reports = tuple(synthetic_run.report(second) for second in range(1, 151))
     fill(archive, rounds=(make.round_report(1),), reports=reports)
     archive.close()
-    if had_page:
-        database = open_database(directory / "web", "")
-        await backfill_database(RunFolder(directory), database)
-        database.close()
     before = contents(directory)
     async with viewed(directory) as (client, listed):
         run = (await client.get("/runs/1")).text
@@ -177,13 +158,6 @@ async def test_viewing_a_run_without_readable_records_is_refused(tmp_path: Path,
     code, _, problem = await astraflow(cli, "view", str(tmp_path / "run"))
     assert code != 0
     assert "[history.no_report]" in problem
-
-    (tmp_path / "run" / "web").mkdir()
-    (tmp_path / "run" / "web" / "web.sqlite").write_text("no database, although its name says so\n" * 100)
-    code, _, problem = await astraflow(cli, "view", str(tmp_path / "run"))
-    assert code != 0
-    assert "[archive.unreadable_database]" in problem
-    assert "check the file and its permissions" in problem
 
     code, _, problem = await astraflow(cli, "view", str(tmp_path))
     assert code != 0
