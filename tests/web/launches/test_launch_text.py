@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.fakes.launching import FakeLauncher
+from tests.fakes.recorded_run import run_folder
 from tests.web.launches.test_launch_limits import entries, page, snapshot_of
 from tests.web.launches.test_launching_fleets import HERE, page_of
 
@@ -112,7 +113,7 @@ async def test_the_api_launches_from_a_text(tmp_path: Path) -> None:
 
 async def test_a_run_of_a_terminal_is_copied_by_admins(tmp_path: Path) -> None:
     async with page(tmp_path) as clients:
-        (tmp_path / "home" / "runs" / "by-hand").mkdir(parents=True)
+        run_folder(tmp_path / "home" / "runs" / "by-hand", run="by-hand")
         snapshot_of(tmp_path, "by-hand", "stop.steps=7")
         shown = await clients["admin"].get("/runs/new?of=by-hand")
         assert shown.status_code == 200, shown.text[-1500:]
