@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from astraflow.client.local_runs import LocalRun
 from astraflow.contract.launching import RecipeCard
 from astraflow.contract.reports.report import NodeState, Report
 from astraflow.runtime.folders.run_metadata import RunMetadata
 from web.accounts.viewer import Viewer
 from web.components.live_texts import visible_nodes
 from web.database.tables import RunRecord
-from web.launcher.launcher import Launch
 from web.security.roles import Permission
 
 ASKS = "asks first"
@@ -38,7 +38,7 @@ class PaletteSources:
     report: Report | None
     """Newest report of the followed run; None before the first."""
     runs: Sequence[tuple[RunRecord, RunMetadata]]
-    launches: Sequence[Launch] = ()
+    launches: Sequence[LocalRun] = ()
     recipes: Sequence[RecipeCard] = ()
     has_fleet: bool = False
     run_id: int | None = None

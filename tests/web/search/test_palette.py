@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.client.local_runs import LocalRun, LocalRunState
 from astraflow.contract.launching import RecipeCard
+from astraflow.runtime.folders.launch_facts import LaunchFacts
 from astraflow.runtime.folders.run_folders import RunFolder
 from astraflow.runtime.folders.run_metadata import RunMetadata
 from tests.fakes.synthetic_run import SyntheticRun
 from web.accounts.viewer import Viewer
 from web.database.tables import RunRecord
-from web.launcher.launcher import Launch, LaunchState
-from web.launcher.options import LaunchOptions
 from web.search.actions import ASKS, PaletteEntry, PaletteSources
 from web.search.palette import entries, matching_entries
 from web.security.roles import Role
@@ -21,17 +21,15 @@ ADMIN, VIEWER = (Viewer(user_id=1, name="a", role=role) for role in (Role.ADMIN,
 REPORT = SyntheticRun().report(40)
 
 
-def launch(name: str, state: LaunchState) -> Launch:
-    return Launch(
+def launch(name: str, state: LocalRunState) -> LocalRun:
+    return LocalRun(
         name=name,
-        recipe="smoke",
         folder=RunFolder(Path("/nowhere") / name),
         state=state,
-        actor="a",
-        launched_at=0.0,
+        facts=None,
+        launch=LaunchFacts(recipe="smoke", actor="a"),
+        metadata=RunMetadata(),
         final_message="",
-        options=LaunchOptions(),
-        needs_admin=False,
     )
 
 
@@ -52,7 +50,7 @@ def record(name: str) -> RunRecord:
 SOURCES = PaletteSources(
     report=REPORT,
     runs=[(record("math-2026"), RunMetadata(title="Long answers", tags=("baseline",)))],
-    launches=[launch("smoke-1", LaunchState.RUNNING)],
+    launches=[launch("smoke-1", LocalRunState.RUNNING)],
     recipes=[RecipeCard(name="reverse", name_or_path="reverse", summary="The demo")],
     has_fleet=True,
     run_id=3,
