@@ -1,8 +1,7 @@
-"""Cards of the launch page: a recipe with its picture, its needs, and why this machine cannot run it."""
+"""List of the launch page: recipes with picture, needs, and why this machine cannot run them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from astraflow.contract.launching import RecipeCard, RecipeNeeds, RecipePicture
 from web.components.formats import duration, several
@@ -66,6 +65,8 @@ class RecipeCardView:
     hardware: str
     time: str
     picture: PictureView
+    is_favourite: bool
+    """Whether the viewer starred it."""
 
     @property
     def runs_here(self) -> bool:
@@ -74,39 +75,55 @@ class RecipeCardView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeFamily:
-    """Recipes of one folder."""
+class RecipeGroup:
+    """Recipes of one part of the list."""
 
-    name: str
+    title: str
     cards: tuple[RecipeCardView, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeList:
-    """All recipes, or those that run on this machine."""
+    """Recipes that match a search: favourites, own ones, those that run here, and those that cannot."""
 
-    families: tuple[RecipeFamily, ...]
+    groups: tuple[RecipeGroup, ...]
+    """Groups with recipes, in this order."""
+    unrunnable: tuple[RecipeCardView, ...]
+    """Recipes that this machine cannot run as they are, and that are neither favourites nor own ones."""
     total: int
     runnable: int
-    """Recipes that this machine can run."""
-    is_filtered: bool
-    """Whether the others are left out."""
+    """Recipes that this machine can run, of all."""
+    search_text: str
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no recipe matches."""
+        return not self.groups and not self.unrunnable
 
 
-def recipe_list(cards: Sequence[RecipeCard], *, only_runnable: bool) -> RecipeList:
-    """Returns the recipes by folder: those that run on this machine first, else in the given order."""
-    views = [_card(card) for card in cards]
-    shown = [view for view in views if view.runs_here or not only_runnable]
-    families = [
-        RecipeFamily(name=name, cards=tuple(sorted(group, key=lambda view: not view.runs_here)))
-        for name, group in groupby(shown, key=lambda view: view.recipe.name.partition("/")[0])
-    ]
+def recipe_list(cards: Sequence[RecipeCard], *, search_text: str = "", favourites: Collection[str] = ()) -> RecipeList:
+    """Returns the recipes that have every word of a text in their name, summary, purpose or parts."""
+    views = [_card(card, is_favourite=card.name in favourites) for card in cards]
+    words = search_text.lower().split()
+    shown = [view for view in views if all(word in _searched_text(view.recipe) for word in words)]
+    starred = tuple(view for view in shown if view.is_favourite)
+    own = tuple(view for view in shown if view.recipe.is_own and not view.is_favourite)
+    others = [view for view in shown if not view.is_favourite and not view.recipe.is_own]
+    here = tuple(view for view in others if view.runs_here)
+    groups = (("Favourites", starred), ("Your recipes", own), ("Run on this machine", here))
     return RecipeList(
-        families=tuple(sorted(families, key=lambda family: not family.cards[0].runs_here)),
+        groups=tuple(RecipeGroup(title=title, cards=group) for title, group in groups if group),
+        unrunnable=tuple(view for view in others if not view.runs_here),
         total=len(views),
         runnable=sum(view.runs_here for view in views),
-        is_filtered=only_runnable,
+        search_text=search_text,
     )
+
+
+def _searched_text(card: RecipeCard) -> str:
+    picture = card.picture
+    parts = (*picture.prompts, *picture.policies, picture.workflow, picture.world, picture.reward)
+    return " ".join((card.name, card.summary, card.shows, *parts)).lower()
 
 
 def hardware_text(needs: RecipeNeeds) -> str:
@@ -126,13 +143,14 @@ def hardware_text(needs: RecipeNeeds) -> str:
     return f"{gpus}, at least {needs.memory_gb:g} GB of memory and {needs.disk_gb:g} GB of disk"
 
 
-def _card(card: RecipeCard) -> RecipeCardView:
+def _card(card: RecipeCard, *, is_favourite: bool) -> RecipeCardView:
     measured_on = f" on {card.measured_on}" if card.measured_on else ""
     return RecipeCardView(
         recipe=card,
         hardware=hardware_text(card.needs),
         time=f"about {duration(card.minutes * 60)}{measured_on}" if card.minutes else "not measured",
         picture=_picture(card.picture),
+        is_favourite=is_favourite,
     )
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from astraflow.client.local_runs import LAUNCH_LOG, log_tail
@@ -11,7 +12,7 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from web.components.formats import exact
 from web.launcher.options import LaunchOptions
 from web.launches import commands as launch_commands
-from web.launches import launch_choice
+from web.launches import favourites, launch_choice
 from web.launches.launch_choice import LaunchRequest, Purpose, launch_source
 from web.launches.recipe_cards import recipe_list
 from web.launches.schemas import MAX_TEXT
@@ -21,6 +22,7 @@ from web.requests.dependencies import (
     RUN_COOKIE,
     AdminsDep,
     CommandsDep,
+    DatabaseDep,
     FollowedRunsDep,
     LaunchesDep,
     PagesDep,
@@ -34,6 +36,9 @@ from web.security.roles import Permission, ResourceKind, needs
 
 router = APIRouter()
 
+FIRST_LIST_S = 0.3
+"""Longest wait for the list of recipes; a page without it loads it. Seconds."""
+
 
 @router.get("/runs/new")
 @needs(Permission.OPERATE)
@@ -42,20 +47,44 @@ async def new(
     pages: PagesDep,
     launches: LaunchesDep,
     viewer: ViewerDep,
+    database: DatabaseDep,
     recipe: str = "",
     of: str = "",
-    here: bool = False,
+    q: Annotated[str, Query(max_length=200)] = "",
+    is_whole: bool = False,
 ) -> Response:
-    """Lists the recipes, with `here` those that this machine can run; with a recipe (or `of` an earlier run) shows its
-    form. A link cannot preset settings."""
+    """Lists the recipes that match the words of `q`; with a recipe (or `of` an earlier run) shows its form. A link
+    cannot preset settings. is_whole: waits for the list, however long it takes to read it."""
     if recipe or of:
         choice = await launch_choice.default_choice(launches, viewer, await launch_source(launches, recipe, of))
         return _form_page(request, pages, "new", choice)
     try:
-        listed = recipe_list(await launches.catalogue.cards(), only_runnable=here)
-    except AstraFlowError as problem:
-        return pages.page(request, "launches/recipes.html", page="runs", problem=str(problem), status=503)
-    return pages.page(request, "launches/recipes.html", page="runs", list=listed, problem="")
+        catalogue = launches.catalogue
+        cards = await catalogue.cards() if is_whole else await catalogue.cards_within(FIRST_LIST_S)
+    except AstraFlowError as error:
+        return pages.page(request, "launches/recipes.html", page="runs", problem=str(error), status=503)
+    starred = await database.read(lambda session: favourites.favourites(session, viewer.user_id))
+    listed = None if cards is None else recipe_list(cards, search_text=q, favourites=starred)
+    return pages.page(request, "launches/recipes.html", page="runs", list=listed, search_text=q, problem="")
+
+
+@router.post("/runs/new/favourite")
+@needs(Permission.OPERATE)
+async def star(
+    launches: LaunchesDep,
+    viewer: ViewerDep,
+    database: DatabaseDep,
+    recipe: Annotated[str, Form(max_length=128)],
+    is_favourite: Annotated[bool, Form()],
+    q: Annotated[str, Form(max_length=200)] = "",
+) -> Response:
+    """Makes a recipe a favourite of the viewer, or none."""
+    if is_favourite:
+        await launches.catalogue.card(recipe)
+    await database.write(
+        lambda session: favourites.set_favourite(session, viewer.user_id, recipe, is_favourite=is_favourite)
+    )
+    return RedirectResponse(f"/runs/new?{urlencode({'q': q})}" if q else "/runs/new", 303)
 
 
 @router.post("/runs/new/preview")

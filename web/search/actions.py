@@ -16,6 +16,9 @@ from web.security.roles import Permission
 ASKS = "asks first"
 """Hint of an action whose page asks before it acts."""
 
+CHOSEN_FIRST = (("Drain a node", "/nodes"), ("Stop a run", "/runs"))
+"""Actions on what a page lists."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaletteEntry:
@@ -55,10 +58,13 @@ def actions(viewer: Viewer, sources: PaletteSources) -> list[PaletteEntry]:
         _action("Export this view", "", keys="e", press="e", hint="CSV, JSON"),
         _action("Next theme", "/settings", keys="t", press="t", hint="light, dark"),
         _action("Keys", "/keys", keys="?", press="?", hint="keyboard shortcuts"),
+        *([_action("New alert", "/alerts/new", hint="a rule on a metric or finding")] if may_operate else []),
         *(_run_actions(sources) if may_launch else ()),
         *(_flow_actions(sources.report) if may_operate else ()),
+        *([_action(label, href, hint="choose it first") for label, href in CHOSEN_FIRST]
+          if may_operate else []),
         *(_fleet_actions(viewer, sources) if sources.has_fleet else ()),
-    ]
+    ]  # fmt: skip
 
 
 def node_actions(viewer: Viewer, report: Report | None) -> list[PaletteEntry]:

@@ -71,9 +71,9 @@ async def ask(client: httpx.AsyncClient, key: str, **body: Any) -> httpx.Respons
 
 async def test_a_declared_recipe_has_a_card_and_an_invalid_one_is_not_launched(recipes: Path, tmp_path: Path) -> None:
     async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
-        cards = parsed(await client.get("/runs/new"))
+        cards = parsed(await client.get("/runs/new?is_whole=true"))
         assert "/runs/new?recipe=here" in cards.links()
-        assert [card.one("h3").text for card in cards.all(".recipe-card") if card.has(".field-problem")] == ["torn"]
+        assert [card.one("h3").text for card in cards.all(".recipe-row") if card.has(".field-problem")] == ["torn"]
         assert "/runs/new?recipe=torn" not in cards.links()
         for name in ("torn", str(recipes / "here.toml"), "../recipes/here"):
             assert (await client.post("/runs/new", data={"recipe": name})).status_code == 422, name

@@ -78,17 +78,10 @@ async def test_the_page_and_the_api_show_the_same_needs_and_obstacles(
         assert document is not None
         assert text.count('role="img"') == 2
 
-        runnable = (await client.get("/runs/new?here=true")).text
-        assert 'href="/runs/new?recipe=smoke"' in runnable
-        assert "math_answer" not in runnable
-
         listed = (await client.get("/api/v1/recipes")).json()
         assert [recipe["name"] for recipe in listed] == ["smoke", "math", "own/broken"]
         assert listed[1]["needs"]["gpus"] == 8
         assert listed[1]["obstacles"] == [{"cause": LARGE.obstacles[0].cause, "remedy": LARGE.obstacles[0].remedy}]
-
-        monkeypatch.setattr(Recipes, "listed", (LARGE,))
-        assert "No recipe can run on this machine" in (await client.get("/runs/new?here=true")).text
 
         monkeypatch.setattr(Recipes, "failure", DeadlineExceeded("cannot run `astraflow recipes`: too slow; try again"))
         failed = await client.get("/runs/new")
@@ -97,11 +90,45 @@ async def test_the_page_and_the_api_show_the_same_needs_and_obstacles(
         assert "astraflow recipes" in failed.text
 
 
-def test_recipes_are_grouped_by_folder_and_those_that_run_here_come_first() -> None:
-    large, small = (replace(LARGE, name=name) for name in ("math", "smoke/full"))
-    families = recipe_list((large, small, HERE), only_runnable=False).families
-    names = [(family.name, [card.recipe.name for card in family.cards]) for family in families]
-    assert names == [("smoke", ["smoke", "smoke/full"]), ("math", ["math"])]
+def test_favourites_and_own_recipes_come_first_and_those_that_cannot_run_last() -> None:
+    own, other = replace(LARGE, name="own", is_own=True), replace(HERE, name="search", summary="Finds a needle")
+    listed = recipe_list((LARGE, HERE, own, other, BROKEN), favourites={"math"})
+    assert [(group.title, [view.recipe.name for view in group.cards]) for group in listed.groups] == [
+        ("Favourites", ["math"]),
+        ("Your recipes", ["own"]),
+        ("Run on this machine", ["smoke", "search"]),
+    ]
+    assert [view.recipe.name for view in listed.unrunnable] == ["own/broken"]
+    needles = recipe_list((LARGE, HERE, own, other), search_text="NEEDLE exact")
+    assert [view.recipe.name for group in needles.groups for view in group.cards] == ["search"]
+    assert recipe_list((HERE,), search_text="zzz").is_empty
+
+
+@pytest.mark.anyio
+async def test_a_recipe_is_a_favourite_of_one_person_and_the_search_needs_no_scripts(page: RunningWeb) -> None:
+    async with page.logged_in() as client, page.in_role(client, "operator") as operator:
+        starred = await client.post("/runs/new/favourite", data={"recipe": "smoke", "is_favourite": "true", "q": "m"})
+        assert (starred.status_code, starred.headers["location"]) == (303, "/runs/new?q=m")
+        assert "Favourites" in (await client.get("/runs/new")).text
+        assert "Favourites" not in (await operator.get("/runs/new")).text
+        rows = parsed(await client.get("/runs/new?q=smoke")).all(".recipe-row")
+        assert [row.one("h3").text.split()[0] for row in rows] == ["smoke"]
+        unknown = await client.post("/runs/new/favourite", data={"recipe": "no-such", "is_favourite": "true"})
+        assert unknown.status_code == 422
+        await client.post("/runs/new/favourite", data={"recipe": "smoke", "is_favourite": "false"})
+        assert "Favourites" not in (await client.get("/runs/new")).text
+
+
+@pytest.mark.anyio
+async def test_a_slow_list_does_not_delay_the_page(page: RunningWeb, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none_yet(catalogue: FakeCatalogue, limit_s: float) -> None:
+        return None
+
+    monkeypatch.setattr(Recipes, "cards_within", none_yet)
+    async with page.logged_in() as client:
+        first = await client.get("/runs/new?q=smoke")
+        assert "/runs/new?is_whole=true&amp;q=smoke" in first.text
+        assert "recipe=smoke" in (await client.get("/runs/new?is_whole=true&q=smoke")).text
 
 
 @pytest.mark.parametrize("policies", [1, 2, 3, 5])
@@ -109,8 +136,8 @@ def test_recipes_are_grouped_by_folder_and_those_that_run_here_come_first() -> N
 def test_a_picture_fits_its_frame_and_its_boxes_do_not_overlap(policies: int, world: str) -> None:
     names = tuple(f"policy-{number}" for number in range(policies))
     drawn = RecipePicture(prompts=("a", "b"), policies=names, world=world, reward="r")
-    listed = recipe_list((replace(HERE, picture=drawn),), only_runnable=False)
-    picture = listed.families[0].cards[0].picture
+    listed = recipe_list((replace(HERE, picture=drawn),))
+    picture = listed.groups[0].cards[0].picture
     assert len([box for box in picture.boxes if box.kind == "policy"]) <= MAX_POLICIES
     assert all(
         0 <= box.x <= PICTURE_WIDTH - BOX_WIDTH and 0 <= box.y <= picture.height - BOX_HEIGHT for box in picture.boxes

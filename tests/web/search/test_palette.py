@@ -66,7 +66,7 @@ def found(text: str, viewer: Viewer = ADMIN, sources: PaletteSources = SOURCES) 
     [
         ("new run", "/runs/new"),
         ("launch reverse", "/runs/new?recipe=reverse"),
-        ("stop", "/launches/smoke-1/stop"),
+        ("stop smoke", "/launches/smoke-1/stop"),
         ("fork", "/runs/new?of=smoke-1"),
         ("copy math", "/runs/new?of=math-2026"),
         ("kill", "/kill"),
@@ -90,7 +90,7 @@ def test_the_palette_finds_actions_runs_charts_and_settings(text: str, href: str
 def test_a_node_is_drained_by_a_page_that_asks() -> None:
     drains = found("drain")
     assert "/nodes/n0/drain" in {entry.href for entry in drains}
-    assert all(ASKS in entry.hint for entry in drains)
+    assert all(ASKS in entry.hint for entry in drains if entry.href != "/nodes")
 
 
 def test_kl_opens_its_chart() -> None:

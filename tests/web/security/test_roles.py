@@ -84,6 +84,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /runs/new": ACTING,
     "POST /runs/new": ACTING,
     "POST /runs/new/preview": ACTING,
+    "POST /runs/new/favourite": ACTING,
     "POST /runs/new/preflight": ACTING,
     "POST /runs/watch": ROLES,
     "GET /launches/{name}": ROLES,
