@@ -91,6 +91,25 @@ def training_rows(
     return TrainingRows(rows=_rows(session.execute(spaced)), thinned_from=count)
 
 
+def step_numbers(session: Session, run_id: int, policy: str, metric: str) -> list[tuple[float, int, float | None]]:
+    """Returns time, number and one metric of all steps of a policy, oldest first."""
+    is_reward = metric == ROLLOUT_REWARD
+    source = col(TrainingStepRow.reward) if is_reward else col(TrainingStepRow.metrics_json)
+    query = (
+        select(col(TrainingStepRow.at), col(TrainingStepRow.step), source)
+        .where(col(TrainingStepRow.run_id) == run_id, col(TrainingStepRow.policy) == policy)
+        .order_by(col(TrainingStepRow.step))
+    )
+    return [
+        (at, step, _finite(value if is_reward else orjson.loads(value).get(metric)))
+        for at, step, value in session.execute(query)
+    ]
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
 _COLUMNS = tuple(col(getattr(TrainingStepRow, name)) for name in ("at", *X_VALUES, "reward", "metrics_json"))
 
 

@@ -1,6 +1,6 @@
 """`/`: overview of the run. `/events/{ordinal}`: one event. `/charts/{name}`: one chart with its table."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Request
@@ -16,13 +16,17 @@ from web.charts.version_lag import lag_table
 from web.components.events import EVENT_TOPICS
 from web.components.layout import page_selection
 from web.events.details import EventDetails, event_details
+from web.overview.learning_queries import LearningSource, load_learning
 from web.overview.views import chart_titles, overview, published_versions
+from web.requests import responses
 from web.requests.dependencies import (
     ControlDep,
     FleetDep,
     HistoryDep,
     LiveTextsDep,
     PagesDep,
+    PartsDep,
+    ReportDep,
     RunNameDep,
     StateDep,
     ViewerDep,
@@ -69,6 +73,22 @@ async def _open_event(state: StateDep, control: ControlDep, event: str = "") -> 
     return await _event_details(state, control, int(event)) if can_read else None
 
 
+async def get_learning_source(parts: PartsDep, history: HistoryDep, control: ControlDep) -> LearningSource:
+    """Returns the sources of the learning of the shown run."""
+    return LearningSource(history=history, control=control, cache=parts.cache, clock=parts.clock)
+
+
+LearningSourceDep = Annotated[LearningSource, Depends(get_learning_source)]
+
+
+async def _shown_step(step: str = "") -> int | None:
+    """Returns the step whose samples are shown; None for the newest. step: ignored unless it is a whole number."""
+    return int(step) if step.isdecimal() and len(step) < MAX_ORDINAL_DIGITS else None
+
+
+ShownStepDep = Annotated[int | None, Depends(_shown_step)]
+
+
 @router.get("/")
 @needs(Permission.READ)
 async def show(
@@ -79,8 +99,12 @@ async def show(
     live_texts: LiveTextsDep,
     open_event: Annotated[EventDetails | None, Depends(_open_event)],
     fault_injection_pools: Annotated[list[str], Depends(_fault_injection_pools)],
+    source: LearningSourceDep,
+    fleet: FleetDep,
+    step: ShownStepDep,
 ) -> Response:
-    """Shows the overview, the waiting page before the first report, or the list of runs while no run is followed."""
+    """Shows the overview, the waiting page before the first report, or the list of runs while no run is followed. step:
+    that of the samples."""
     state, report = history.state, history.state.report
     choice = page_selection(state, request.query_params)
     frame = pages.layout(path="/", choice=choice)
@@ -89,18 +113,56 @@ async def show(
     if report is None or choice.policy is None:
         return pages.page(request, "overview/waiting.html", page="overview", layout=frame)
     points = await points_in_range(history, choice)
+    view = overview(report, points, choice, await annotations_of(state, control))
+    learned, samples = await load_learning(source, report, view.stream, step)
     return pages.page(
         request,
         "overview/page.html",
         page="overview",
         layout=frame,
         live_texts={**live_texts, **chart_titles(report, points, choice)},
-        view=overview(report, points, choice, await annotations_of(state, control)),
+        view=view,
+        learned=learned,
+        step_samples=samples,
+        step=step,
+        run_id=history.recorder.run_id,
+        has_fleet=fleet.state.status is not None,
         samples=_samples(history, choice.policy),
         open=open_event,
         fault_injection_pools=fault_injection_pools,
         abouts=[(name, label) for name, (label, _) in EVENT_TOPICS.items()],
     )
+
+
+@router.get("/learning")
+@needs(Permission.READ)
+async def show_learning(
+    request: Request,
+    pages: PagesDep,
+    report: ReportDep,
+    source: LearningSourceDep,
+    live_texts: LiveTextsDep,
+    step: ShownStepDep,
+    level: Literal["h1", "h2"] = "h1",
+) -> Response:
+    """Returns the headline, the evaluations and the samples as a fragment, for the live page."""
+    choice = page_selection(source.history.state, request.query_params)
+    stream = next(stream for stream in report.streams if stream.policy == choice.policy)
+    learned, samples = await load_learning(source, report, stream, step)
+    fragment = pages.page(
+        request,
+        "overview/_learned.html",
+        live_texts=live_texts,
+        key=f"policy/{stream.policy}",
+        level=level,
+        learned=learned,
+        step_samples=samples,
+        step=step,
+        run_id=source.history.recorder.run_id,
+        policy=stream.policy,
+        query=choice.query,
+    )
+    return responses.with_etag(request, fragment)
 
 
 @router.get("/events/{ordinal}")

@@ -40,6 +40,8 @@ class Overview:
     points: dict[str, Any]
     """Table of the charts, see `web.charts.tables`."""
     flows: tuple[FlowReport, ...]
+    has_price: bool
+    """Whether the price of the nodes is known."""
     pools: list[PoolCard]
     hidden_pools: int
     events: tuple[EventRow, ...]
@@ -69,6 +71,7 @@ def overview(
         sparks={name: _spark(views[name].panel, rows) for name in SPARKS},
         points=overview_points(own, choice, annotations),
         flows=report.flows,
+        has_price=bool(points) and points[-1].fleet.dollars is not None,
         pools=cards[:SHOWN_POOLS],
         hidden_pools=max(0, len(cards) - SHOWN_POOLS),
         events=latest_events(report),

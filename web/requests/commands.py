@@ -7,7 +7,7 @@ can reuse it.
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -92,6 +92,8 @@ class ProcessCache:
         """Reply by idempotency key. The database also stores the key of a launch."""
         self.summaries: BoundedCache[tuple[int, int], RunSummary] = BoundedCache()
         """Summary by run record and sequence of its last report."""
+        self.shared: BoundedCache[Hashable, asyncio.Future[Any]] = BoundedCache()
+        """Results that all viewers of a run share for some seconds, by what they are and their time."""
         self.launch_lock = asyncio.Lock()
         """Serializes launching, stopping and resuming runs, so that two requests with one key act once."""
 

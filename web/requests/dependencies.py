@@ -81,10 +81,10 @@ async def get_parts(connection: HTTPConnection) -> ProcessParts:
     return cast("ProcessParts", connection.app.state.parts)
 
 
-_PartsDep = Annotated[ProcessParts, Depends(get_parts)]
+PartsDep = Annotated[ProcessParts, Depends(get_parts)]
 
 
-async def get_run(connection: HTTPConnection, parts: _PartsDep) -> FollowedRun:
+async def get_run(connection: HTTPConnection, parts: PartsDep) -> FollowedRun:
     """Returns the run of a request, which the URL, the form, the page or the browser's cookie names.
 
     Raises: Conflict for an action on a run that is no longer followed, which must not affect another run.
@@ -102,7 +102,7 @@ _RunDep = Annotated[FollowedRun, Depends(get_run)]
 
 
 def _of_process(name: str) -> Any:
-    async def part(parts: _PartsDep) -> Any:
+    async def part(parts: PartsDep) -> Any:
         return getattr(parts, name)
 
     return Depends(part)
@@ -152,7 +152,7 @@ async def get_report(state: StateDep) -> Report:
     return state.report
 
 
-async def get_admins(parts: _PartsDep) -> Sequence[str]:
+async def get_admins(parts: PartsDep) -> Sequence[str]:
     """Returns the names of the admins, whom pages name to viewers without a role."""
     return await parts.accounts.users.admins()
 
@@ -173,17 +173,17 @@ ReportDep = Annotated[Report, Depends(get_report)]
 ViewerDep = Annotated[Viewer, Depends(get_viewer)]
 
 
-async def get_commands(viewer: ViewerDep, run: _RunDep, parts: _PartsDep) -> Commands:
+async def get_commands(viewer: ViewerDep, run: _RunDep, parts: PartsDep) -> Commands:
     """Returns the commands of the viewer on the run."""
     return Commands(viewer=viewer, run=run, audit_log=parts.audit_log, cache=parts.cache)
 
 
-async def get_history(run: _RunDep, parts: _PartsDep) -> HistorySource:
+async def get_history(run: _RunDep, parts: PartsDep) -> HistorySource:
     """Returns the points of the run in memory and its recorded history."""
     return HistorySource(state=run.state, recorder=run.recorder, database=parts.database)
 
 
-async def get_run_index(run: _RunDep, parts: _PartsDep) -> RunIndex:
+async def get_run_index(run: _RunDep, parts: PartsDep) -> RunIndex:
     """Returns the recorded, launched and followed runs."""
     return RunIndex(
         database=parts.database,
@@ -203,7 +203,7 @@ async def get_shown_run(run_id: RunId, index: RunIndexDep) -> ShownRun:
     return await index.shown(run_id).with_history()
 
 
-async def get_launches(parts: _PartsDep, settings: SettingsDep) -> Launches:
+async def get_launches(parts: PartsDep, settings: SettingsDep) -> Launches:
     """Returns the recipes and the launched runs."""
     return Launches(launcher=parts.launcher, catalogue=parts.catalogue, settings=settings)
 
