@@ -33,8 +33,9 @@ _REASONS = {
     "trimmed": "the trainer of {policy} waits {wait_share:.0%} of the time although capacity is {ratio:.2f} of its "
     "need, so the assumed demand is raised",
     "gated": "the trainer of {waiting_policy} waits {gated_wait_share:.0%} of the time while {idle_slots:.0f} of "
-    "{slots:.0f} slots are idle at the staleness gate[: more nodes would hardly help, max_staleness "
-    "{staleness_needed:.0f} instead of {max_staleness:.0f} would (a group takes {group_s:.3g} s)][ of {gate_policy}, "
+    "{slots:.0f} slots are idle, because rollouts may not run further ahead[: more nodes would hardly help, "
+    "max_staleness {staleness_needed:.0f} instead of {max_staleness:.0f} would (a group takes {group_s:.3g} s)]"
+    "[ of {gate_policy}, "
     "whose trainer limits a flow that both share: more nodes would hardly help]",
     "launches_failing": "ordered nodes do not arrive, so orders go to other pools for a while",
     "pool_bounds": "the pool's bounds changed the target",
@@ -160,7 +161,7 @@ WORDS: Mapping[str, str] = {
     "dollars_per_hour": "the hourly budget",
     "dollars_per_day": "the daily budget",
     "quota": "the provider's quota",
-    "override": "a manual override",
+    "override": "a hold of the pool",
     "breaker": "recent launch failures",
     "action_budget": "the limit of changes in ten minutes",
     "stale_input": "old measurements",
@@ -168,6 +169,6 @@ WORDS: Mapping[str, str] = {
     "paused": "the pause of the run",
     "launches_failing": "requested nodes that do not arrive",
     "partial_nodes": "nodes that serve some policies only",
-    "gated": "the staleness gate, at which nodes wait",
+    "gated": "the staleness bound, at which nodes wait",
 }
 """Noun phrase of each limit that keeps a target away from the demand, to follow "held back by"."""

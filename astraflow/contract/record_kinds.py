@@ -88,14 +88,14 @@ class RecordKind(Enum):
         "A limit began to keep the recommended size away from the demand.",
         template="stay at {target:node}",
         because="{cause}[; held back by {limits:words}]",
-        label="Limited",
+        label="Held at a limit",
     )
     LIMIT_ENDED = _target(
         "limit_ended",
         "A limit of the recommended size no longer has an effect.",
         template="the target is {target:node}",
-        because="it is no more held back by {limit:words}, after {minutes:minute}",
-        label="Limit lifted",
+        because="{limit:words} no longer holds it back, after {minutes:minute}",
+        label="Limit ended",
     )
     NODE_JOINED = _node(
         "node_joined",
@@ -387,7 +387,7 @@ class RecordKind(Enum):
         subject="pool",
         meaning="A plan was applied.",
         template="from {before:.0f} to {after:node}[, {launched:.0f} launched][, {drained:.0f} drained]"
-        "[, {terminated:.0f} terminated][, manual override for {override_minutes:minute}][, approved by {approver}]"
+        "[, {terminated:.0f} terminated][, no node is removed for {override_minutes:minute}][, approved by {approver}]"
         "[, applied by {applier}]",
         label="Applied",
     )
@@ -422,8 +422,9 @@ class RecordKind(Enum):
     OVERRIDE = _decision(
         "override",
         subject="pool",
-        meaning="A manual override began or ended.",
-        template="manual override [for {minutes:minute}: no node is retired][{state}]",
+        meaning="A hold began or ended, during which no node of the pool is removed.",
+        template="hold [for {minutes:minute}: no node is removed][{state}]",
+        label="Hold",
     )
     KILL_SWITCH = _decision(
         "kill_switch",

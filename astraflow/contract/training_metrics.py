@@ -92,7 +92,7 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
         ("reward_mean", "Reward of the batch", MetricUnit.NUMBER, "Mean reward of the trained trajectories."),
         (
             "signal_fraction",
-            "Tokens with a signal",
+            "Tokens that change the policy",
             MetricUnit.SHARE,
             "Share of trained tokens whose advantage is not zero; the others have no gradient but that of penalties.",
         ),

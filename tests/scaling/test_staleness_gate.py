@@ -53,8 +53,9 @@ def test_a_wait_at_the_gate_recommends_a_larger_bound_instead_of_nodes() -> None
     assert advice.inputs["trim"] == 1.0
     assert advice.inputs["staleness_needed"] == 4
     assert render(advice.change) == (
-        "stay at 23 nodes, because the trainer of solver waits 20% of the time while 40 of 160 slots are idle "
-        "at the staleness gate: more nodes would hardly help, max_staleness 4 instead of 2 would (a group takes 200 s)"
+        "stay at 23 nodes, because the trainer of solver waits 20% of the time while 40 of 160 slots are idle, "
+        "because rollouts may not run further ahead: more nodes would hardly help, max_staleness 4 instead of 2 would "
+        "(a group takes 200 s)"
     )
 
 

@@ -102,9 +102,10 @@ def _change(before: str, after: str) -> str:
     old_values, new_values = _values(before), _values(after)
     parts = []
     for name in {**old_values, **new_values}:
-        sides = [_word(values[name]) for values in (old_values, new_values) if name in values]
+        sides = [_word(values[name], name) for values in (old_values, new_values) if name in values]
         if any(sides):
-            parts.append(f"{name}: {' → '.join(side or 'nothing' for side in sides)}")
+            label = _LABELS.get(name, name.replace("_", " "))
+            parts.append(f"{label}: {' → '.join(side or 'nothing' for side in sides)}")
     return ", ".join(parts)
 
 
@@ -117,5 +118,11 @@ def _values(text: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {"unreadable": text}
 
 
-def _word(value: str | float | None) -> str:
+_LABELS = {"victims": "nodes removed", "launches": "nodes launched", "share": "share of the ready nodes"}
+"""Names of recorded values in words, where the name itself does not say it."""
+
+
+def _word(value: str | float | None, name: str) -> str:
+    if name == "share" and isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:.0%}"
     return "" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -52,7 +52,7 @@ def balance_insight(points: Sequence[Point]) -> str:
     moves_text = f"; the target moved {'once' if moves == 1 else f'{moves} times'}" if moves else ""
     below_text = f"; less than needed {formats.percent(below)} of the time" if below else ""
     return (
-        f"Ready nodes can make {formats.rate(last.ready)} of {formats.rate(last.demand)} groups/s needed"
+        f"Ready nodes can make {formats.rate(last.ready)} groups/s, and {formats.rate(last.demand)} are needed"
         f"{below_text}{moves_text}"
     )
 
@@ -61,7 +61,7 @@ def ratio_note(balance: CapacityBalance) -> str:
     """Returns both numbers of the ratio, and the capacity with pending nodes where there are any."""
     if balance.ratio is None:
         return "Not measured yet: needs the first steps"
-    note = f"{formats.rate(balance.ready)} ready of {formats.rate(balance.demand)} groups/s needed"
+    note = f"{formats.rate(balance.ready)} groups/s ready, {formats.rate(balance.demand)} needed"
     return f"{note}, {formats.rate(balance.ordered)} with pending nodes" if balance.pending_nodes else note
 
 

@@ -68,8 +68,8 @@ def pressure(report: Report, stream: StreamReport) -> tuple[str, str]:
     is_short = stream.training.is_waiting and stream.groups.buffered < stream.batch_groups
     if is_short and stream.issue_headroom <= 0:
         return (
-            "The staleness gate is closed while the trainer waits: issued groups have yet to return, and more nodes "
-            "would not speed that up.",
+            "No further group may be issued while the trainer waits: those that are out have yet to return, and more "
+            "nodes would not speed that up.",
             "bad",
         )
     if is_short:
@@ -77,10 +77,10 @@ def pressure(report: Report, stream: StreamReport) -> tuple[str, str]:
         return f"None: the trainer waits for rollouts. The buffer has {buffered} of a batch.", "bad"
     if stream.issue_headroom <= 0:
         steps = formats.several(stream.max_staleness + 1, "version")
-        return f"The staleness gate is closed: issued groups already fill the trainer's next {steps}.", "warn"
+        return f"No further group may be issued: those that are out already fill the trainer's next {steps}.", "warn"
     if stream.pace is not None:
         return _pacing(stream.pace)
-    return f"None: the staleness gate admits {formats.several(stream.issue_headroom, 'more group')} now.", "good"
+    return f"None: {formats.several(stream.issue_headroom, 'more group')} may be issued now.", "good"
 
 
 def _pacing(pace: Pace) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """Decisions page: a line for each decision, and one decision with the figures it was based on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -9,6 +9,7 @@ from astraflow.contract.fleet.recommendations import RECOMMENDATION_INPUTS, Pool
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import render
 from web.components import formats
+from web.components.calculation import Formula, calculation, has_all, number_text
 from web.components.downloads import Sheet
 from web.components.formats import usd
 from web.decisions.queries import RULE, DecisionEntry
@@ -47,7 +48,6 @@ VERDICT_TEXTS = {
 }
 
 
-_TIMES = "\N{MULTIPLICATION SIGN}"
 SAME_TICK_S = 10.0
 """Length of one tick of the sizing rule with its follow-up events, in seconds."""
 
@@ -96,15 +96,6 @@ class Alternative:
     verdict: str
     tone: str
     is_chosen: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Formula:
-    """One line of the calculation, with its numbers."""
-
-    name: str
-    text: str
-    result: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,9 +181,9 @@ def decision_view(
         row=decision_row(entry),
         sentence=_recommendation_text(entry, recommendation),
         recommendation_note=_recommendation_note(entry, recommendation),
-        formulas=tuple(_formulas(recommendation)) if recommendation else (),
+        formulas=tuple(calculation(recommendation)) if recommendation else (),
         inputs=tuple(
-            (name, _number(inputs[name]), text) for name, text in RECOMMENDATION_INPUTS.items() if name in inputs
+            (name, number_text(inputs[name]), text) for name, text in RECOMMENDATION_INPUTS.items() if name in inputs
         ),
         alternatives=tuple(_alternatives(recommendation)) if recommendation else (),
         limits_in_effect=tuple(cap.value.replace("_", " ") for cap in recommendation.limited_by)
@@ -225,48 +216,10 @@ def _is_own(entry: DecisionEntry, recommendation: PoolRecommendation) -> bool:
     return entry.source == RULE and abs(entry.at - recommendation.at) <= SAME_TICK_S
 
 
-def _formulas(recommendation: PoolRecommendation) -> list[Formula]:
-    """Returns the calculation of the sizing rule; lines with unmeasured figures are left out."""
-    get = recommendation.inputs.get
-    lines = []
-    if _has_all(
-        recommendation.inputs, "groups_per_step", "compute_s", "produced_per_usable", "trim", "demand_groups_per_s"
-    ):
-        text = (
-            f"{_number(get('groups_per_step'))} groups a step ÷ {_number(get('compute_s'))} s of compute {_TIMES} "
-            f"{_number(get('produced_per_usable'))} produced per usable {_TIMES} {_number(get('trim'))} trim"
-        )
-        lines.append(Formula(name="Demand", text=text, result=f"{_number(get('demand_groups_per_s'))} groups/s"))
-    if _has_all(recommendation.inputs, "capacity_groups_per_s", "capacity_ordered_groups_per_s"):
-        text = f"{_number(get('capacity_groups_per_s'))} groups/s of active nodes, plus pending nodes"
-        result = f"{_number(get('capacity_ordered_groups_per_s'))} groups/s"
-        lines.append(Formula(name="Requested capacity", text=text, result=result))
-    if _has_all(recommendation.inputs, "ratio", "band_low", "band_high", "noise"):
-        text = (
-            f"requested capacity ÷ demand, median of five ticks; band {_number(get('band_low'))} to "
-            f"{_number(get('band_high'))}, noise {_number(get('noise'))}"
-        )
-        lines.append(Formula(name="Ratio", text=text, result=_number(get("ratio"))))
-    if _has_all(recommendation.inputs, "band_aim", "demand_groups_per_s", "node_groups_per_s") and get(
-        "node_groups_per_s"
-    ):
-        aim, demand, rate = (
-            recommendation.inputs[name] for name in ("band_aim", "demand_groups_per_s", "node_groups_per_s")
-        )
-        text = f"{_number(aim)} aim {_TIMES} {_number(demand)} groups/s ÷ {_number(rate)} groups/s per node, all pools"
-        lines.append(Formula(name="Nodes needed", text=text, result=f"{aim * demand / rate:.1f}"))
-    pending_text = f", {recommendation.pending} of them pending" if recommendation.pending else ""
-    text = f"{formats.several(recommendation.present, 'node')} present{pending_text}; reasons: " + ", ".join(
-        reason.value.replace("_", " ") for reason in recommendation.reasons
-    )
-    lines.append(Formula(name="Target", text=text, result=formats.several(recommendation.target, "node")))
-    return lines
-
-
 def _alternatives(recommendation: PoolRecommendation) -> list[Alternative]:
     """Returns sizes around the target with the ratio, the cost and the verdict of each."""
     needed = ("ratio", "demand_groups_per_s", "node_groups_per_s", "band_low", "band_high")
-    if not _has_all(recommendation.inputs, *needed) or not recommendation.inputs["demand_groups_per_s"]:
+    if not has_all(recommendation.inputs, *needed) or not recommendation.inputs["demand_groups_per_s"]:
         return []
     step = recommendation.inputs["node_groups_per_s"] / recommendation.inputs["demand_groups_per_s"]
     sizes = sorted({recommendation.present, *(recommendation.target + more for more in (-2, -1, 0, 1, 2))})
@@ -296,14 +249,6 @@ def _alternative(recommendation: PoolRecommendation, nodes: int, ratio: float, p
         tone=tone,
         is_chosen=nodes == recommendation.target,
     )
-
-
-def _has_all(inputs: Mapping[str, float], *names: str) -> bool:
-    return all(name in inputs for name in names)
-
-
-def _number(value: float | None) -> str:
-    return formats.MISSING if value is None else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def finding_row(finding: Finding) -> FindingRow:

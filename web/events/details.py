@@ -7,6 +7,7 @@ from astraflow.contract.fleet.recommendations import RECOMMENDATION_INPUTS, Limi
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.report import Event
 from web.components import formats
+from web.components.calculation import Formula, calculation
 from web.history.points import Point
 from web.state.annotations import event_text
 
@@ -32,8 +33,8 @@ class EventDetails:
     title: str
     subject: str
     message: str
-    formula: Sequence[str]
-    """Calculation of the target, one step per line; empty for events that are no decision of the sizer."""
+    formulas: Sequence[Formula]
+    """Calculation of the target; empty for events that are no decision of the sizer."""
     figures: Sequence[DetailFigure]
     """Inputs of the decision."""
     context_figures: Sequence[DetailFigure]
@@ -51,7 +52,7 @@ def event_details(event: Event, recommendation: PoolRecommendation | None, point
         title=event.kind.label,
         subject=event.subject,
         message=event_text(event),
-        formula=formula(recommendation) if is_decision and recommendation else (),
+        formulas=calculation(recommendation) if is_decision and recommendation else (),
         figures=_figures(recommendation.inputs) if is_decision and recommendation else (),
         context_figures=_context_figures(event, points),
         limited_by=", ".join(_limit_text(cap) for cap in recommendation.limited_by)
@@ -59,33 +60,6 @@ def event_details(event: Event, recommendation: PoolRecommendation | None, point
         else "",
         input_hash=recommendation.input_hash if is_decision and recommendation else "",
     )
-
-
-def formula(recommendation: PoolRecommendation) -> list[str]:
-    """Returns the calculation of demand, capacity, ratio and target; lines with unmeasured figures are left out.
-
-    Source: docs/explanation/scaling.md, "The rule".
-    """
-    inputs = recommendation.inputs
-    target = formats.several(recommendation.target, "node")
-    lines = [f"target = {target}; {recommendation.present} present, {recommendation.pending} of them pending"]
-    if {"groups_per_step", "compute_s", "produced_per_usable", "demand_groups_per_s"} <= inputs.keys():
-        lines.insert(
-            0,
-            f"demand = {formats.rate(inputs['groups_per_step'])} groups a step"
-            f" / {formats.duration(inputs['compute_s'])}"
-            f" \N{MULTIPLICATION SIGN} {inputs['produced_per_usable']:.2f} produced per usable"
-            f" \N{MULTIPLICATION SIGN} {inputs.get('trim', 1.0):.2f} trim"
-            f" = {formats.rate(inputs['demand_groups_per_s'])} groups/s",
-        )
-    if {"capacity_ordered_groups_per_s", "ratio", "band_low", "band_high"} <= inputs.keys():
-        lines.insert(
-            -1,
-            f"ratio = {formats.rate(inputs['capacity_ordered_groups_per_s'])} groups/s requested over the demand, "
-            f"median of five ticks = {inputs['ratio']:.2f}; "
-            f"the band is {inputs['band_low']:.2f} to {inputs['band_high']:.2f}",
-        )
-    return lines
 
 
 def _figures(inputs: Mapping[str, float]) -> list[DetailFigure]:

@@ -9,7 +9,7 @@ from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.errors import AstraFlowError, Unavailable
 from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.maintainer import Maintainer, Proposal
-from astraflow.contract.fleet.pools import FleetStatus
+from astraflow.contract.fleet.pools import FleetStatus, KillScope
 from astraflow.contract.ids import Name, PoolId
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
@@ -158,6 +158,11 @@ class FollowedFleet:
                 code="fleet.not_configured",
             )
         return self.client
+
+    @property
+    def kill(self) -> KillScope:
+        """Scope of the kill switch; none while it is unknown."""
+        return self.state.status.kill if self.state.status is not None else KillScope.NONE
 
     @property
     def now(self) -> float:

@@ -87,7 +87,7 @@ class PoolPage:
             "live_texts": run.frames.live_texts,
             "pool": pool,
             "spec": pool.spec,
-            "row": pool_row(pool, now=run.fleet.now),
+            "row": pool_row(pool, now=run.fleet.now, kill=run.fleet.kill),
             "launch_delays": launch_delays(measured, pool),
             "unfinished_launches": unfinished_launches(measured),
             "spot_share": spot_share(measured),
@@ -110,7 +110,7 @@ class PoolPage:
             run.name,
             self.commands.viewer,
             replace(pool, usd_today=0.0),  # grows all the time; its shown part is in the row
-            pool_row(pool, now=now),
+            pool_row(pool, now=now, kill=run.fleet.kill),
             (fleet.is_stale, fleet.is_stale and fleet.age, fleet.problem),
             report.events[-1:] if report else (),
             run.frames.live_texts.get(f"pool/{pool.spec.id}/recommendation"),

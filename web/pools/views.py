@@ -56,6 +56,8 @@ class PoolRow:
     id: str
     mode: str
     mode_tone: str
+    mode_title: str
+    """Meaning of the mode."""
     ready: int
     pending: int
     terminating: int
@@ -124,7 +126,7 @@ def fleet_view(fleet: FollowedFleet) -> FleetView:
     )
     if status is None:
         return connection_view
-    rows = tuple(pool_row(pool, now=now) for pool in status.pools)
+    rows = tuple(pool_row(pool, now=now, kill=status.kill) for pool in status.pools)
     problems = tuple(map(render, status.problems))
     insight, tone = _insight(status.kill, rows, problems)
     return FleetView(
@@ -152,8 +154,8 @@ def fleet_view(fleet: FollowedFleet) -> FleetView:
     )
 
 
-def pool_row(pool: Pool, *, now: float) -> PoolRow:
-    """Returns the table row of a pool."""
+def pool_row(pool: Pool, *, now: float, kill: KillScope = KillScope.NONE) -> PoolRow:
+    """Returns the table row of a pool. kill: scope of the kill switch."""
     counts = {
         "ready": pool.nodes.get(InstanceState.READY, 0),
         "pending": sum(pool.nodes.get(state, 0) for state in PENDING),
@@ -165,11 +167,12 @@ def pool_row(pool: Pool, *, now: float) -> PoolRow:
     for kind, number in counts.items():
         segments.append((kind, start, 100 * number / widest))
         start += 100 * number / widest
-    state, tone = pool_state(pool, now=now)
+    state, tone = pool_state(pool, now=now, kill=kill)
     return PoolRow(
         id=pool.spec.id,
         mode=pool.spec.mode.value,
-        mode_tone=MODE_TONES[pool.spec.mode],
+        mode_title=MODE_TEXTS[pool.spec.mode],
+        mode_tone="off" if kill is KillScope.ALL else MODE_TONES[pool.spec.mode],
         ready=counts["ready"],
         pending=counts["pending"],
         terminating=counts["terminating"],
@@ -188,8 +191,10 @@ def pool_row(pool: Pool, *, now: float) -> PoolRow:
     )
 
 
-def pool_state(pool: Pool, *, now: float) -> tuple[str, str]:
-    """Returns the state of a pool in a few words, with its tone."""
+def pool_state(pool: Pool, *, now: float, kill: KillScope = KillScope.NONE) -> tuple[str, str]:
+    """Returns the state of a pool in a few words, with its tone. kill: scope of the kill switch."""
+    if kill is KillScope.ALL:
+        return "stopped by the kill switch", "warn"
     current = sum(number for state, number in pool.nodes.items() if state not in TERMINATING)
     pending = sum(pool.nodes.get(state, 0) for state in PENDING)
     if pool.breaker_until is not None:
@@ -197,7 +202,7 @@ def pool_state(pool: Pool, *, now: float) -> tuple[str, str]:
     if pool.nodes.get(InstanceState.SUSPECT, 0):
         return f"{formats.several(pool.nodes[InstanceState.SUSPECT], 'instance')} unhealthy", "bad"
     if pool.override_until_at is not None:
-        return f"manual override for {formats.duration(max(0.0, pool.override_until_at - now))}", "warn"
+        return f"held for {formats.duration(max(0.0, pool.override_until_at - now))}", "warn"
     if pending:
         return f"scaling up: {formats.count(pending)} pending", "busy"
     if current < pool.target:

@@ -15,12 +15,15 @@ from astraflow.runtime.logs import get_logger
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.guard.guard import AUTOMATIC_MODES
 from maintainer.fleet.ledger.records import PoolRecord, spending_rate
+from maintainer.fleet.ledger.transitions import losses
 from maintainer.fleet.state.fleet import FLEET_ACTOR, FleetState
 from maintainer.fleet.state.fleet_records import FleetRecords
 
 log = get_logger()
 
 REPLACEMENT_REASON = "replacement of lost nodes"
+START_REASON = "nodes that the target lacks"
+"""Reason where no node was lost, as for the first launch of a pool."""
 
 
 class Follower:
@@ -75,7 +78,7 @@ class Follower:
         """Returns the rule's target within bounds and budget; without a recommendation, the size before losses."""
         recommendation = self._fleet.observation.recommendation(pool.spec.id)
         target, reason = (
-            (pool.target, REPLACEMENT_REASON)
+            (pool.target, self._missing_reason(pool))
             if recommendation is None
             else (recommendation.target, recommendation.reason)
         )
@@ -85,10 +88,14 @@ class Follower:
             return min(size, max(pool.spec.max_nodes, self._fleet.unmanaged(pool.spec.id))), "the pool's bounds"
         bounded = min(max(target, pool.spec.min_nodes), pool.spec.max_nodes)
         if recommendation is not None and size < bounded == pool.target:  # the rule's target is unchanged
-            reason = REPLACEMENT_REASON
+            reason = self._missing_reason(pool)
         affordable = size + await self._affordable(pool.spec) if bounded > size else bounded
         # Manually started nodes stay, even beyond the rule's target or the bounds.
         return max(min(bounded, affordable), self._fleet.unmanaged(pool.spec.id)), reason or "the rule's target"
+
+    def _missing_reason(self, pool: PoolRecord) -> str:
+        lost = losses(self._fleet.ledger.of_pool(pool.spec.id), now=self._fleet.clock.wall())
+        return REPLACEMENT_REASON if lost else START_REASON
 
     async def _affordable(self, spec: PoolSpec) -> int:
         """Returns how many further nodes the pool's hourly budget allows."""

@@ -203,7 +203,8 @@ def test_a_change_leaves_out_values_that_stayed_empty() -> None:
     assert change({}, {"set": "", "run": "smoke-1"}) == "run: smoke-1"
     assert change({"region": ""}, {"region": ""}) == ""
     assert change({"region": ""}, {"region": "eu"}) == "region: nothing → eu"
-    assert change({"nodes": 0, "is_spot": False}, {"nodes": 2, "is_spot": True}) == "nodes: 0 → 2, is_spot: no → yes"
+    assert change({"nodes": 0, "is_spot": False}, {"nodes": 2, "is_spot": True}) == "nodes: 0 → 2, is spot: no → yes"
+    assert change({}, {"share": 0.5, "victims": 0}) == "share of the ready nodes: 50%, nodes removed: 0"
 
 
 def test_damaged_values_of_an_entry_are_shown_as_they_are() -> None:

@@ -11,7 +11,7 @@ BALANCE = CapacityBalance(ready_nodes=7, pending_nodes=0, lost_nodes=0, expected
 
 def test_the_ratio_is_that_of_the_two_printed_numbers() -> None:
     assert BALANCE.ratio == 9.75 / 6.92
-    assert ratio_note(BALANCE) == "9.75 ready of 6.92 groups/s needed"
+    assert ratio_note(BALANCE) == "9.75 groups/s ready, 6.92 needed"
 
 
 def test_without_demand_the_ratio_says_what_it_waits_for() -> None:
@@ -27,7 +27,7 @@ def test_the_title_of_the_chart_counts_the_time_in_which_ready_nodes_did_not_suf
 
     title = balance_insight(series.window(900))
 
-    assert title.startswith("Ready nodes can make 30.5 of 41.0 groups/s needed; less than needed 50")
+    assert title.startswith("Ready nodes can make 30.5 groups/s, and 41.0 are needed; less than needed 50")
     assert title.endswith("; the target moved once")
     assert balance_insight([]) == "Demand has not been measured yet"
     assert make.report().recommendations == ()

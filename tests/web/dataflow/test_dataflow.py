@@ -100,7 +100,7 @@ def limited(*, paused: frozenset[str] = frozenset(), held_bytes: int = 0, **stre
 @pytest.mark.parametrize(
     ("report", "text", "tone"),
     [
-        (limited(), "None: the staleness gate admits 16 more groups now.", "good"),
+        (limited(), "None: 16 more groups may be issued now.", "good"),
         (
             limited(pace=Pace(limit=14.2, outstanding=15.0, group_s=2.1, step_s=1.0)),
             "Pacing: 14 groups ahead supply the trainer, and more would only age (a group takes 2.1\u202fs, a step "
@@ -109,13 +109,13 @@ def limited(*, paused: frozenset[str] = frozenset(), held_bytes: int = 0, **stre
         ),
         (
             limited(issue_headroom=0),
-            "The staleness gate is closed: issued groups already fill the trainer's next 3 versions.",
+            "No further group may be issued: those that are out already fill the trainer's next 3 versions.",
             "warn",
         ),
         (
             limited(issue_headroom=0, is_waiting=True, buffered=3),
-            "The staleness gate is closed while the trainer waits: issued groups have yet to return, and more nodes "
-            "would not speed that up.",
+            "No further group may be issued while the trainer waits: those that are out have yet to return, and more "
+            "nodes would not speed that up.",
             "bad",
         ),
         (

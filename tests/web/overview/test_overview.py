@@ -87,10 +87,10 @@ async def test_a_decision_has_a_page_with_its_calculation_and_effect(web: Runnin
 
     for page in (alone, opened):
         detail = page.one("#event-detail")
-        demand, _, target = detail.one(".formula").all("li")
+        demand, *_, target = detail.one(".formulas").all("li")
         assert demand.numbers[:2] == [32.0, pytest.approx(1.1, abs=0.05)]
         assert demand.numbers[-1] == 41.0
-        assert target.numbers == [3, 3, 1], "target, present and pending nodes"
+        assert target.numbers == [3, 1, 3], "present and pending nodes, and the target"
         assert [2, 1] in [effect.numbers[:2] for effect in detail.all("dl.figures")[0].all("dd")], "ready and pending"
     assert missing.status_code == 404
 

@@ -405,9 +405,12 @@ async def test_limits_of_a_target_and_refusals_of_the_guard_are_decisions(
         (refused,) = (await client.get("/api/v1/decisions?kind=refuse")).json()["items"]
         page = parsed(await client.get(f"/decisions/{refused['id']}"))
         csv = (await client.get("/decisions.csv?kind=refuse")).text
-    (row,) = (row for row in rule.rows() if "limited" in row)
-    assert {"Stay at 3 nodes", capitalized(render_cause(capped))} <= set(row)
-    assert {"limited", "limit lifted"} <= kinds(rule)
+    (row,) = (row for row in rule.rows() if "held at a limit" in row)
+    cause = capitalized(render_cause(capped))
+    assert {f"Stay at 3 nodes {cause}", cause} <= {" ".join(cell.split()) for cell in row}, (
+        "a phone shows the reason below the decision"
+    )
+    assert {"held at a limit", "limit ended"} <= kinds(rule)
     (finding,) = [item for item in refused["findings"] if item["code"] == "max_nodes"]
     assert (finding["verdict"], finding["numbers"]) == ("refused", {"target": 40.0, "limit": 8.0})
     assert guard_findings(page)["max_nodes"].one("bdi").numbers == [40, 8]

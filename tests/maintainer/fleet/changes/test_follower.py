@@ -10,7 +10,7 @@ from astraflow.contract.fleet.recommendations import Mode, PoolRecommendation, R
 from astraflow.contract.ids import NodeId
 from astraflow.contract.records import render_cause
 from maintainer.fleet.changes import plans
-from maintainer.fleet.changes.follower import REPLACEMENT_REASON
+from maintainer.fleet.changes.follower import REPLACEMENT_REASON, START_REASON
 from maintainer.fleet.state.observation import TargetRecommendation, reported_recommendations
 from tests import make
 from tests.maintainer.fleet.parts import ALICE, POOL, Parts, build, spec
@@ -131,6 +131,18 @@ async def test_replacements_and_growth_have_different_reasons(tmp_path: Path) ->
     entries, _ = await parts.ledger.decisions(pool="", before=None, limit=100)
     reasons = [entry.reason for entry in entries if entry.kind.value == "apply"]
     assert reasons == [REPLACEMENT_REASON, parts.targets[POOL].reason]
+
+
+async def test_a_launch_without_a_lost_node_replaces_nothing(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(2)
+    await parts.pass_time(5.0)
+    parts.cloud.end(parts.cloud.machines[parts.ledger.alive()[0].instance.handle], after_s=0.0)
+    await parts.pass_time(130.0)
+    assert parts.states() == {"ready": 2}
+    entries, _ = await parts.ledger.decisions(pool="", before=None, limit=100)
+    reasons = [entry.reason for entry in entries if entry.kind.value == "apply" and entry.actor != "ada"]
+    assert reasons[0] == START_REASON
 
 
 async def test_an_old_recommendation_is_not_followed(tmp_path: Path) -> None:
