@@ -13,7 +13,7 @@ _REASONS = {
     "due; look for environments, engines or judges that hang: more nodes would hang too",
     "paused": "the run is paused, and its demand is assumed to be unchanged",
     "idle": "the run has been paused for long, so only warm nodes are kept",
-    "inside_band": "capacity is {ratio:.2f} of what trainers need, inside the band {band_low:.2f} to {band_high:.2f}",
+    "inside_band": "capacity is inside the band of {band_low:.2f} to {band_high:.2f} of what trainers need",
     "confirming_up": "capacity is {ratio:.2f} of what trainers need, below the band {band_low:.2f} to "
     "{band_high:.2f}, not for long enough yet",
     "confirming_down": "capacity is {ratio:.2f} of what trainers need, above the band {band_low:.2f} to "

@@ -37,7 +37,7 @@ def test_a_pool_inside_the_band_keeps_its_target() -> None:
     assert (advice.target, advice.reasons) == (22, (Reason.INSIDE_BAND,))
     assert advice.band_low == pytest.approx(20, abs=0.3)
     assert advice.band_high == pytest.approx(25, abs=0.5)
-    stays = "stay at 22 nodes, because capacity is 1.10 of what trainers need, inside the band 1.00 to 1.25"
+    stays = "stay at 22 nodes, because capacity is inside the band of 1.00 to 1.25 of what trainers need"
     assert render(advice.change) == stays
 
 

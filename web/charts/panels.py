@@ -182,12 +182,15 @@ FLEET_CHARTS = {
                 Series(value="aimed", label="target", style="aimed", draw="step"),
                 Series(value="demand", label="demand", style="demand", note="What keeps every trainer busy"),
             ),
-            bands=(("high", "low", "band", "band"), ("ordered", "ready", "pending", "")),
+            bands=(
+                ("high", "low", "band", "band: below it scale up, inside hold, above scale down"),
+                ("ordered", "ready", "pending", ""),
+            ),
             format="rate",
             from_zero=True,
             at_least=1.0,
             height=264,
-            reason="Demand is known after the first steps",
+            reason="Demand is measured from the third step on, while all nodes serve all policies",
         ),
     )
 }

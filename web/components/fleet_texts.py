@@ -44,7 +44,7 @@ def balance_insight(points: Sequence[Point]) -> str:
     """Returns the numbers of the chart of demand and capacity: those of its end, and the time below the demand."""
     measured = [point.fleet for point in points if point.fleet.demand and point.fleet.ready is not None]
     if not measured:
-        return "Demand has not been measured yet"
+        return "Demand is measured from the third step on"
     last = measured[-1]
     below = sum(fleet.ratio is not None and fleet.ratio < 1 for fleet in measured) / len(measured)
     targets = [point.fleet.target for point in points if point.fleet.target is not None]
@@ -60,7 +60,7 @@ def balance_insight(points: Sequence[Point]) -> str:
 def ratio_note(balance: CapacityBalance) -> str:
     """Returns both numbers of the ratio, and the capacity with pending nodes where there are any."""
     if balance.ratio is None:
-        return "Not measured yet: needs the first steps"
+        return "Not measured yet: needs three steps"
     note = f"{formats.rate(balance.ready)} groups/s ready, {formats.rate(balance.demand)} needed"
     return f"{note}, {formats.rate(balance.ordered)} with pending nodes" if balance.pending_nodes else note
 

@@ -50,9 +50,9 @@ class _Facts:
 
 
 _INFO, _WARNING, _CRITICAL = Severity
-_NEEDS = "[: ready nodes can make {ready:rate} of the {demand:rate} groups/s that it needs]"
+_NEEDS = "[: ready nodes can make {ready:rate} groups/s of the {demand:rate} that the trainer needs]"
 _READY = "{ready_nodes:.0f} of {expected_nodes:node} are ready[ ({pending_nodes:.0f} starting)]" + _NEEDS
-_WAITS = "it waits {wait:.0%} of each step"
+_WAITS = "the trainer waits {wait:.0%} of each step"
 _LOG = "read the message, and the log of the process that it names"
 
 
@@ -136,8 +136,8 @@ class LimitingCause(Enum):
         Stage.BUFFER,
         _INFO,
         "The trainer waits at times",
-        "it waited {wait:.0%} of its last ten steps, although ready nodes can make {ready:rate} groups/s of the "
-        "{demand:rate} that it needs: groups arrive unevenly, or nodes have just recovered",
+        "the trainer waited {wait:.0%} of its last ten steps, although ready nodes can make {ready:rate} groups/s of "
+        "the {demand:rate} that it needs: groups arrive unevenly, or nodes have just recovered",
         "",
     )
     STALENESS_BOUND = _Facts(

@@ -11,6 +11,7 @@ from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import LimitInEffect, Mode, Reason
 from astraflow.contract.node_metrics import NODE_GAUGES
 from astraflow.contract.record_kinds import RecordKind, Severity
+from astraflow.contract.reports.diagnosis import LimitingCause, Stage
 from astraflow.contract.reports.report import NodeState
 from maintainer.agent.observation.signals import SignalKind
 from maintainer.agent.tools.base import ToolModel
@@ -85,6 +86,12 @@ class StreamView(ToolModel):
     """Optimizer steps so far. Count."""
     buffered_groups: int
     """Groups that are ready for the trainer. Count."""
+    limiting_stage: Stage
+    """Stage that limits the training now: the diagnosis that pages show."""
+    limiting_cause: LimitingCause
+    """Cause of that diagnosis."""
+    needs_person: bool
+    """True if the cause needs an action by a person."""
 
 
 class PoolView(ToolModel):

@@ -288,7 +288,7 @@ def _retirements(situation: Situation, proposal: ProposedChange, limits: Limits)
         return
     if situation.override_until_at is not None and situation.now < situation.override_until_at:
         left_s = situation.override_until_at - situation.now
-        message = f"a hold keeps all nodes of the pool for another {_duration(left_s)}"
+        message = f"a manual override keeps all nodes for another {left_s:.0f} s"
         yield refused(GuardRule.OVERRIDE, message, left_s=left_s, victims=len(proposal.victims))
     ready = {instance.id for instance in situation.instances if instance.state is InstanceState.READY}
     victims = {victim.id for victim in proposal.victims}
@@ -300,10 +300,6 @@ def _retirements(situation: Situation, proposal: ProposedChange, limits: Limits)
         report = "no report yet" if age_s is None else f"the last report is {age_s:.0f} s old"
         numbers = {} if age_s is None else {"report_age_s": age_s, "limit": limits.stale_after_s}
         yield refused(GuardRule.STALE, f"no node is retired without a current report of dataflow ({report})", **numbers)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def _reversals(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
@@ -327,8 +323,8 @@ def _envelope(situation: Situation, proposal: ProposedChange, limits: Limits) ->
     if abs(proposal.target - rule) > limit:
         reference = "the rule's target of" if situation.rule_target is not None else "the current size of"
         message = (
-            f"a target of {proposal.target} is more than {limit:g} nodes from {reference} {rule}: a change of that "
-            "size needs the approval of a person"
+            f"a target of {proposal.target} differs by more than {limit:g} nodes from {reference} {rule}; "
+            "a person must approve it"
         )
         yield unapproved(GuardRule.ENVELOPE, message, target=proposal.target, rule_target=rule, limit=limit)
 

@@ -174,7 +174,7 @@ def test_after_a_fault_the_sentence_names_nodes_and_both_rates() -> None:
 
     assert diagnosis.headline == "The trainer waits for rollouts"
     assert diagnosis.explanation == (
-        "3 of 10 nodes are ready (7 starting): ready nodes can make 2.91 of the 6.70 groups/s that it needs; "
+        "3 of 10 nodes are ready (7 starting): ready nodes can make 2.91 groups/s of the 6.70 that the trainer needs; "
         "the others are starting."
     )
 

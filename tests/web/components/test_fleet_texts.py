@@ -29,5 +29,5 @@ def test_the_title_of_the_chart_counts_the_time_in_which_ready_nodes_did_not_suf
 
     assert title.startswith("Ready nodes can make 30.5 groups/s, and 41.0 are needed; less than needed 50")
     assert title.endswith("; the target moved once")
-    assert balance_insight([]) == "Demand has not been measured yet"
+    assert balance_insight([]) == "Demand is measured from the third step on"
     assert make.report().recommendations == ()

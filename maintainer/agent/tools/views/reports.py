@@ -3,7 +3,10 @@
 from collections import Counter
 
 from astraflow.contract.fleet.maintainer import MaintainerMode
-from astraflow.contract.fleet.pools import Pool
+from astraflow.contract.fleet.pools import FleetStatus, Pool
+from astraflow.contract.record_kinds import Severity
+from astraflow.contract.reports.diagnosis import diagnose
+from astraflow.contract.reports.report import Report, StreamReport
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.inputs import ReportInput
 from maintainer.agent.tools.views.pools import pool_details, pool_view
@@ -30,20 +33,25 @@ def report_view(view_context: ViewContext, arguments: ReportInput, *, mode: Main
         kill_switch=fleet.kill,
         usd_per_hour=rounded(fleet.usd_per_hour),
         usd_today=rounded(fleet.usd_today),
-        streams=[
-            outputs.StreamView(
-                wait_fraction=rounded(stream.training.wait_fraction),
-                is_waiting=stream.training.is_waiting,
-                steps=stream.training.steps,
-                buffered_groups=stream.groups.buffered,
-            )
-            for stream in streams[:MOST_STREAMS]
-        ],
+        streams=[_stream_view(snapshot.report, stream, fleet) for stream in streams[:MOST_STREAMS] if snapshot.report],
         pools=[pool_view(view_context, pool) for pool in shown],
         details=[pool_details(view_context, pool) for pool in shown] if arguments.format == "detailed" else [],
         pools_left_out=len(chosen) - len(shown),
         orphans=fleet.orphans,
         problems=[problem_view(record, view_context.names) for record in fleet.problems[:MOST_TROUBLES]],
+    )
+
+
+def _stream_view(report: Report, stream: StreamReport, fleet: FleetStatus) -> outputs.StreamView:
+    diagnosis = diagnose(report, stream.policy, fleet)
+    return outputs.StreamView(
+        wait_fraction=rounded(stream.training.wait_fraction),
+        is_waiting=stream.training.is_waiting,
+        steps=stream.training.steps,
+        buffered_groups=stream.groups.buffered,
+        limiting_stage=diagnosis.stage,
+        limiting_cause=diagnosis.cause,
+        needs_person=diagnosis.severity is Severity.CRITICAL,
     )
 
 
