@@ -120,6 +120,11 @@ class PageRenderer:
         return response
 
 
+def rendered(template: str, **context: Any) -> str:
+    """Renders a template that is no page: without a viewer, a run and static files."""
+    return _environment().get_template(template).render(context)
+
+
 def compile_templates() -> None:
     """Compiles every template, so that the first request does not wait for it."""
     environment = _environment()

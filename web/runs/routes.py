@@ -1,7 +1,10 @@
 """`/runs`: the list of recorded runs, one run's page with its trajectories, and its charts with tables and files."""
 
 import asyncio
+import re
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
@@ -11,9 +14,20 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import AstraFlowError, Unavailable
 from astraflow.contract.training_metrics import training_metric
 from web.components.downloads import FileFormat, sheet_response
+from web.exports.content import export_content, recorded_run
+from web.exports.document import export_html, hash_of
 from web.launcher.launcher import Launcher, UnknownRun
 from web.requests import responses
-from web.requests.dependencies import AdminsDep, LauncherDep, PagesDep, RunIndexDep, ShownRunDep
+from web.requests.dependencies import (
+    AdminsDep,
+    AuditLogDep,
+    ClockDep,
+    LauncherDep,
+    PagesDep,
+    RunIndexDep,
+    ShownRunDep,
+    ViewerDep,
+)
 from web.requests.run_lookup import RunIndex, ShownRun
 from web.runs import list_view
 from web.runs.evaluations import EvaluationTable, evaluation_tables
@@ -22,6 +36,7 @@ from web.runs.queries import load_run_view, load_run_view_and_history, time_rang
 from web.runs.sheets import LABELS, has_chart, recorded_metric, run_sheet, run_table
 from web.runs.training import SMALL_POINTS, TRAINING, large_chart, metric_insight, run_line, training_view
 from web.runs.views import RUN_CHARTS, SHOWN_POINTS, RunHistory, RunView
+from web.security.audit_log import AuditedCommand
 from web.security.roles import Permission, needs
 from web.trajectories.filters import SampleFilter
 from web.trajectories.queries import RunSamples, reward_spread, samples_of_run
@@ -91,6 +106,32 @@ async def show_run(
         launch=await _launch(launcher, view.row.name),
         is_reading=shown.is_reading,
     )
+
+
+@router.post("/runs/{run_id}/export")
+@needs(Permission.READ)
+async def export_run(shown: ShownRunDep, audit_log: AuditLogDep, viewer: ViewerDep, clock: ClockDep) -> Response:
+    """Returns the run as one HTML file that opens without a network. The audit log gets its hash."""
+    record = await shown.record()
+    recorded = await shown.database.read(lambda session: recorded_run(session, record))
+    samples = await _sample_source(shown)
+    source = None if isinstance(samples, Unavailable) else samples.source
+    folder = await asyncio.to_thread(_folder_of, shown, record.folder)
+    content = await export_content(recorded, source, folder, at=clock.wall(), release=version("astraflow"))
+    file = await asyncio.to_thread(export_html, content)
+    command = AuditedCommand(action="run.export", target=record.name, after={"sha256": hash_of(file)})
+    await audit_log.write(viewer.author, command)
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", record.name)[:100]
+    headers = {"content-disposition": f'attachment; filename="{name}.html"'}
+    return Response(file, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def _folder_of(shown: ShownRun, location: str) -> FilePath | None:
+    """Returns the folder of a run that is on this machine."""
+    settings = shown.run.settings
+    path = settings.run_dir if shown.is_live or settings.is_read_only else None
+    path = path or (FilePath(location) if location else None)
+    return path if path is not None and path.is_dir() else None
 
 
 @router.get("/runs/{run_id}/progress")

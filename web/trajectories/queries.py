@@ -12,7 +12,14 @@ from astraflow.client.offline_run import OfflineRun
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.contract.plugins import PluginKind
 from astraflow.contract.reports.evaluations import EvaluationReport
-from astraflow.contract.reports.queries import RewardHistogram, RewardQuery, TrajectoryPage, TrajectoryQuery
+from astraflow.contract.reports.queries import (
+    EventPage,
+    EventQuery,
+    RewardHistogram,
+    RewardQuery,
+    TrajectoryPage,
+    TrajectoryQuery,
+)
 from astraflow.contract.reports.report import SampledTrajectory
 from astraflow.runtime.folders.run_folders import RunFolder
 from web.database.tables import RunRecord
@@ -39,6 +46,9 @@ class SampleSource(Protocol):
 
     async def rewards(self, query: RewardQuery) -> RewardHistogram:
         """Returns the histogram of their rewards."""
+
+    async def events(self, query: EventQuery) -> EventPage:
+        """Returns events of the whole run."""
 
     async def evaluations(self, *, before: int | None = None, limit: int = 20) -> tuple[EvaluationReport, ...]:
         """Returns evaluation rounds, newest first."""

@@ -34,6 +34,16 @@ def checks() -> None:
 
 
 @check.command()
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="HTML file of `astraflow view RUN --export FILE`.")],
+) -> None:
+    """Check that the export of a run is as it was written; exit with code 1 if it was changed."""
+    from astraflow.cli.checks.export import checked_hash
+
+    typer.echo(f"unchanged: SHA-256 {checked_hash(file)}")
+
+
+@check.command()
 def engine(
     target: Annotated[
         str, typer.Argument(metavar="KIND|ADDRESS", help="Kind of an engine, or http://HOST:PORT of a running server.")

@@ -40,6 +40,33 @@ def view_runs(folders: Sequence[RunFolder], *, port: int, print_message: Callabl
         return serve_page(argv, lambda _: print_message(f"{(Path(state_folder) / LINK).read_text()}&next=/runs"))
 
 
+def export_run(folder: RunFolder, output: Path) -> None:
+    """Writes a run to one HTML file: from its page's database, or without one from the archive of dataflow.
+
+    Raises: InvalidInput as `view_runs`, and if the file cannot be written.
+    """
+    recorded = folder.path / WEB / DATABASE
+    if not recorded.exists():
+        _check_recorded(folder)
+    require_package("fastapi", extra="web", to="export a run")
+    if not output.absolute().parent.is_dir() or output.is_dir():
+        raise InvalidInput(
+            f"cannot write {str(output)!r}: its folder does not exist, or it is a folder; give a file in a folder",
+            code="export.invalid_file",
+        )
+    with tempfile.TemporaryDirectory(prefix="astraflow-export-") as state_folder:
+        if recorded.exists():
+            copy_database(recorded, Path(state_folder) / DATABASE)
+        options = ["--run-dir", str(folder.path.absolute()), "--directory", state_folder]
+        argv = [sys.executable, "-m", "web.exports", *options, "--output", str(output.absolute())]
+        done = subprocess.run(argv, env=_environment(), stdin=subprocess.DEVNULL, check=False)  # noqa: S603 (arguments one by one)
+        if done.returncode:
+            raise InvalidInput(
+                f"cannot export the run to {str(output)!r}: the export failed; see the error above",
+                code="export.failed",
+            )
+
+
 def _check_recorded(folder: RunFolder) -> None:
     """Checks that a run has readable records. Raises: InvalidInput."""
     if not (folder.path / ARCHIVE_PATH).is_file():

@@ -12,6 +12,7 @@ import typer
 
 from astraflow.cli.option_groups import CallGroup, with_groups
 from astraflow.cli.options import Address, Json, Port, complete_run
+from astraflow.contract.errors import InvalidInput
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -45,13 +46,25 @@ def view(
         ),
     ] = None,
     port: Port = 0,
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the run to one HTML file, which opens without a network, and end."),
+    ] = None,
 ) -> None:
     """Show runs from their folders: serves a read-only page of what was recorded, without the services."""
-    from astraflow.cli.inspection.archive_viewer import view_runs
+    from astraflow.cli.inspection.archive_viewer import export_run, view_runs
     from astraflow.cli.run_directory import find_run_folder
 
     folders = [find_run_folder(run) for run in runs or ()]
-    raise typer.Exit(view_runs(folders, port=port, print_message=typer.echo))
+    if export is None:
+        raise typer.Exit(view_runs(folders, port=port, print_message=typer.echo))
+    if len(folders) != 1:
+        raise InvalidInput(
+            f"cannot export {len(folders)} runs to one file: an export has one run; name one run",
+            code="export.one_run",
+        )
+    export_run(folders[0], export)
+    typer.echo(f"{export}: {export.stat().st_size / 1e6:.1f} MB; check it with `astraflow check export {export}`")
 
 
 Flow = Annotated[str, typer.Option(help="Change the selector or the filters of this flow.")]

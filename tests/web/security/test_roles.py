@@ -88,6 +88,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "POST /runs/new/favourite": ACTING,
     "POST /runs/new/preflight": ACTING,
     "POST /runs/watch": ROLES,
+    "POST /runs/{run_id}/export": ROLES,
     "GET /launches/{name}": ROLES,
     "GET /launches/{name}/state": ROLES,
     "GET /launches/{name}/log": ROLES,
