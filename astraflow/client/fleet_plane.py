@@ -179,6 +179,12 @@ class FleetPlaneClient:
         request = pb.SetMaintainerModeRequest(mode=mode.value, mutation=_mutation(actor, key, reason))
         return from_message(await self._link.call(self._stub.SetMaintainerMode, request, timeout_s=TIMEOUT_S), Decision)
 
+    async def wake_maintainer(self, *, actor: Actor, key: str, reason: str) -> Decision:
+        """Lets the running maintainer wake once without a signal. Raises: NotPermitted for callers other than people,
+        Conflict when it cannot wake."""
+        request = pb.WakeMaintainerRequest(mutation=_mutation(actor, key, reason))
+        return from_message(await self._link.call(self._stub.WakeMaintainer, request, timeout_s=TIMEOUT_S), Decision)
+
     async def append_transcript(self, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
         """Stores a copy of the maintainer's transcript entries; returns the next expected ordinal.
 

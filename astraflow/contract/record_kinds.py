@@ -439,6 +439,13 @@ class RecordKind(Enum):
         template="the maintainer is in mode {mode}",
         label="Mode",
     )
+    MAINTAINER_WAKE = _decision(
+        "maintainer_wake",
+        subject="fleet",
+        meaning="A person requested a wake of the maintainer.",
+        template="the maintainer wakes once without a signal",
+        label="Wake",
+    )
     LAUNCH_FAILED = _decision(
         "launch_failed",
         subject="pool",

@@ -160,6 +160,7 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "RunPreflight": _allowed_for(*_OPERATORS, scope=_all_pools, rate=_PREFLIGHT),
         "RejectPlan": _allowed_for(Role.OPERATOR, Role.PAGE),
         "SetMaintainerMode": _allowed_for(Role.OPERATOR, Role.PAGE, scope=_all_pools),
+        "WakeMaintainer": _allowed_for(Role.OPERATOR, Role.PAGE, scope=_all_pools),
         "MaintainerHeartbeat": _allowed_for(Role.AGENT, scope=_all_pools),
         "AppendTranscript": _allowed_for(Role.AGENT, scope=_all_pools),
         "PutPool": _allowed_for(Role.PAGE),

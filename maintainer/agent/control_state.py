@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import TypeVar
 
 from astraflow.contract.fleet.maintainer import MaintainerControlState, MaintainerMode
@@ -27,6 +28,8 @@ class ControlMonitor:
         self._received_at: float | None = None
         self._stopped = asyncio.Event()
         """Set while the control state forbids work."""
+        self._handled_wakes: int | None = None
+        """Wake requests that were known at the start or handled since. Count; None before the first control state."""
         self.control_state = MaintainerControlState(mode=MaintainerMode.OFF, kill=KillScope.NONE)
 
     @property
@@ -45,8 +48,11 @@ class ControlMonitor:
         return self._received_at is None or self._clock.now() - self._received_at > MAX_CONTROL_STATE_AGE_S
 
     def update(self, control_state: MaintainerControlState) -> bool:
-        """Stores a received control state; returns whether it changed."""
-        is_changed = control_state != self.control_state or self._received_at is None
+        """Stores a received control state; returns whether mode or kill switch changed."""
+        same = replace(control_state, wake_requests=self.control_state.wake_requests)
+        is_changed = same != self.control_state or self._received_at is None
+        known = control_state.wake_requests if self._handled_wakes is None else self._handled_wakes
+        self._handled_wakes = min(known, control_state.wake_requests)  # a restarted fleet service counts from 0
         self.control_state, self._received_at = control_state, self._clock.now()
         if self.may_act:
             self._stopped.clear()
@@ -55,6 +61,14 @@ class ControlMonitor:
         if is_changed:
             log.info("control_state_changed", mode=control_state.mode.value, kill=control_state.kill.value)
         return is_changed
+
+    def take_wake_request(self) -> bool:
+        """Returns whether people requested a wake since the last call."""
+        requests, handled = self.control_state.wake_requests, self._handled_wakes
+        if handled is None or requests <= handled:
+            return False
+        self._handled_wakes = requests
+        return True
 
     async def run_until_stopped(self, work: Awaitable[T]) -> T | None:
         """Awaits `work`; returns its result, or None when the control state stopped it."""

@@ -196,7 +196,7 @@ class Maintainer:
 
     async def check(self) -> None:
         """Runs one iteration of the loop."""
-        await self._check()
+        await self._check(is_forced=self._control_monitor.take_wake_request())
 
     async def _check(self, *, is_forced: bool = False) -> None:
         if not self._control_monitor.may_act:

@@ -15,6 +15,7 @@ from astraflow.contract.fleet.maintainer import (
     TranscriptEntry,
 )
 from astraflow.contract.fleet.plans import Actor
+from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.transcript_chain import GENESIS_HASH, entry_hash
 from astraflow.contract.ids import PoolId
 from astraflow.contract.record_kinds import RecordKind
@@ -28,6 +29,10 @@ from maintainer.fleet.state.fleet import FleetState
 
 MAX_TRANSCRIPT_ENTRIES = 20_000
 """Number of latest transcript entries that are stored; the maintainer's own file has all."""
+
+
+SILENT_S = 10.0
+"""Age of the status from which the maintainer is not expected to wake. Seconds."""
 
 
 class MaintainerApi:
@@ -45,7 +50,10 @@ class MaintainerApi:
         setting, kill = self._fleet.ledger.maintainer_setting, self._fleet.kill
         reason = self._fleet.ledger.switch.reason
         return MaintainerControlState(
-            mode=setting.mode if setting is not None else status.mode, kill=kill, kill_reason=reason[:200]
+            mode=setting.mode if setting is not None else status.mode,
+            kill=kill,
+            kill_reason=reason[:200],
+            wake_requests=heartbeat.wake_requests,
         )
 
     def view(self) -> Maintainer:
@@ -71,6 +79,32 @@ class MaintainerApi:
         return await self._manager.record_decision(
             RecordKind.MAINTAINER_MODE, {"mode": mode.value}, actor, key, reason, setting=setting
         )
+
+    async def wake(self, *, actor: Actor, key: str, reason: str) -> Decision:
+        """Lets the running maintainer wake once. Raises: NotPermitted for roles other than operator and admin, Conflict
+        when no maintainer can wake."""
+        if actor.role not in HUMAN_ROLES:
+            raise NotPermitted(
+                f"cannot wake the maintainer: {actor.name!r} has the role {actor.role.value}; ask an operator",
+                code="fleet.people_only",
+            )
+        if problem := self._wake_problem():
+            raise Conflict(f"cannot wake the maintainer: {problem}", code="maintainer.cannot_wake")
+        decision = await self._manager.record_decision(RecordKind.MAINTAINER_WAKE, {}, actor, key, reason)
+        heartbeat = self._fleet.maintainer_heartbeat
+        if decision.ordinal > heartbeat.wake_decision:  # not a repeated request
+            heartbeat.wake_decision = decision.ordinal
+            heartbeat.wake_requests += 1
+        return decision
+
+    def _wake_problem(self) -> str:
+        """Returns why the maintainer cannot wake now, with the remedy; empty if it can."""
+        maintainer = self.view()
+        if maintainer.status_age_s is None or maintainer.status_age_s > SILENT_S:
+            return "none has reported lately; start one with `astraflow serve maintainer`"
+        if self._fleet.kill is not KillScope.NONE:
+            return f"the kill switch is {self._fleet.kill.value}; set it to none first"
+        return "its mode is off; set another mode first" if maintainer.mode is MaintainerMode.OFF else ""
 
     async def add_note(self, message: str, *, pool: str, actor: Actor, key: str, reason: str) -> Decision:
         """Adds a note to the audit log. Raises: InvalidInput."""

@@ -163,6 +163,9 @@ class FleetPlaneServicer(Base):
         mode = enum_member(MaintainerMode, request.mode)
         return to_message(await self._maintainer_api.set_mode(mode, **_mutation(request.mutation)), pb.FleetDecision)
 
+    async def WakeMaintainer(self, request: pb.WakeMaintainerRequest, context: Any) -> pb.FleetDecision:
+        return to_message(await self._maintainer_api.wake(**_mutation(request.mutation)), pb.FleetDecision)
+
     async def AppendTranscript(self, request: pb.AppendTranscriptRequest, context: Any) -> pb.AppendTranscriptReply:
         entries = tuple(from_message(entry, TranscriptEntry) for entry in request.entries)
         return pb.AppendTranscriptReply(

@@ -274,6 +274,7 @@ PRINTS_NO_DATA = {
     "maintainer replay": "its exit code is the answer",
     "maintainer eval": "writes a file of JSON",
     "maintainer mode": "changes one value",
+    "maintainer wake": "requests one wake",
     "engines install": "writes files",
     "engines remove": "removes files",
 }

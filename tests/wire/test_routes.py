@@ -39,10 +39,10 @@ MAY: dict[Role, str] = {
     Role.NODE: "Enroll Join Lease Push HandBack Heartbeat Leave Watch Plan Fetch Versions",
     Role.TRAINER: "Enroll Attach PullBatch ReportStep ReportWait ReportFailure Publish Watch Plan Fetch Versions",
     Role.VIEWER: f"Enroll {READ} Versions",
-    Role.OPERATOR: f"Enroll {READ} Versions {STEER} RejectPlan SetMaintainerMode {POOLS}",
+    Role.OPERATOR: f"Enroll {READ} Versions {STEER} RejectPlan SetMaintainerMode WakeMaintainer {POOLS}",
     Role.AGENT: f"Enroll {READ} Versions {STEER} ReportFleetConstraints MaintainerHeartbeat AppendTranscript {POOLS}",
     Role.PAGE: f"Enroll {READ} Versions DrainNode PauseFlow ChangePlugins PlanChange ApplyPlan SetPoolOverride "
-    "SetKillSwitch RunPreflight RejectPlan SetMaintainerMode PutPool InjectFault",
+    "SetKillSwitch RunPreflight RejectPlan SetMaintainerMode WakeMaintainer PutPool InjectFault",
     Role.ADMIN: " ".join(method.name for method in METHODS.values()),
 }
 """Second, handwritten copy of the table: every change of the table must be intended."""
@@ -158,7 +158,8 @@ OF_POOL: dict[str, tuple[Any, list[Any]]] = {
 
 OF_ALL_POOLS = (
     *("ReportFleetConstraints", "PauseFlow", "Evaluate", "StopEvaluation", "ChangePlugins"),
-    *("Escalate", "SetKillSwitch", "RunPreflight", "SetMaintainerMode", "MaintainerHeartbeat", "AppendTranscript"),
+    *("Escalate", "SetKillSwitch", "RunPreflight", "SetMaintainerMode", "WakeMaintainer", "MaintainerHeartbeat"),
+    "AppendTranscript",
 )
 """Routes that refuse every caller bound to a pool."""
 

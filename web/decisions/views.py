@@ -36,6 +36,7 @@ KIND_TONES = {
     RecordKind.REJECT: "bad",
     RecordKind.NOTE: "good",
     RecordKind.MAINTAINER_MODE: "busy",
+    RecordKind.MAINTAINER_WAKE: "busy",
 }
 """Tone of the label of each kind; other kinds have a neutral one."""
 

@@ -114,6 +114,13 @@ async def set_mode(commands: CommandsDep, body: MaintainerModeRequest, key: Key)
     return entry_of(await maintainer_commands.set_mode(commands, body.mode, key=key, reason=body.reason))
 
 
+@router.post("/wake", response_model=DecisionResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.APPROVE, on=ResourceKind.RUN)
+async def wake(commands: CommandsDep, body: ReasonRequest, key: Key) -> DecisionEntry:
+    """Lets the maintainer wake once, without a signal and within its budgets. Returns 409 if none can wake."""
+    return entry_of(await maintainer_commands.wake(commands, key=key, reason=body.reason))
+
+
 @router.get("/proposals", response_model=ProposalList, responses=error_responses())
 @needs(Permission.READ)
 async def proposals(fleet: FleetDep, maintainer: MaintainerDep) -> dict[str, Any]:

@@ -69,6 +69,21 @@ async def set_mode(commands: Commands, mode: MaintainerMode, *, key: str, reason
         commands.run.maintainer.invalidate()
 
 
+async def wake(commands: Commands, *, key: str, reason: str) -> Decision:
+    """Lets the maintainer wake once. Raises: as the fleet plane's `wake_maintainer`."""
+    command = AuditedCommand(action="maintainer.wake", target="maintainer", reason=reason)
+
+    async def send() -> Decision:
+        return await commands.run.fleet.require_client().wake_maintainer(
+            actor=commands.actor(), key=commands.own_key(key), reason=reason
+        )
+
+    try:
+        return await commands.audited(command, send)
+    finally:
+        commands.run.maintainer.invalidate()
+
+
 def waits(proposal: Proposal) -> bool:
     """True while the proposal waits for a decision."""
     return proposal.state is ProposalState.WAITING

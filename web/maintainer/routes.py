@@ -219,3 +219,15 @@ async def set_mode(
         return render_summary(done)[:1].upper() + render_summary(done)[1:]
 
     return await redirect_with_result(command(), failed="The mode was not changed", page=PAGE_PATH)
+
+
+@router.post("/maintainer/wake")
+@needs(Permission.APPROVE, on=ResourceKind.RUN)
+async def wake(commands: CommandsDep, key: Key = "", reason: Reason = "") -> Response:
+    """Lets the maintainer wake once, without a signal and within its budgets."""
+
+    async def command() -> str:
+        await maintainer_commands.wake(commands, key=key, reason=reason.strip() or "woken on the page")
+        return "The maintainer wakes within seconds; its transcript shows what it does"
+
+    return await redirect_with_result(command(), failed="The maintainer was not woken", page=PAGE_PATH)

@@ -81,8 +81,37 @@ NOTE_KINDS = (
     RecordKind.PROPOSE,
     RecordKind.REJECT,
     RecordKind.MAINTAINER_MODE,
+    RecordKind.MAINTAINER_WAKE,
 )
 SHOWN_NOTES = 8
+CONFIGURATIONS = (
+    (
+        "Hosted model (Messages API); pip install 'astraflow[llm]', key in ANTHROPIC_API_KEY",
+        """mode = "propose"
+
+[model]
+kind = "messages_api"
+model = "NAME-OF-THE-MODEL"
+prices = { input = 3.0, output = 15.0 }  # your prices
+
+[day]
+usd = 5.0
+""",
+    ),
+    (
+        "Own endpoint (chat completions)",
+        """mode = "propose"
+
+[model]
+kind = "chat_completions"
+base_url = "http://127.0.0.1:8000/v1"
+model = "NAME-OF-THE-MODEL"
+
+[day]
+tokens = 1000000
+""",
+    ),
+)
 NEAR_LIMIT_SHARE = 0.8
 """Used share of a budget from which it is marked."""
 
@@ -138,6 +167,8 @@ class MaintainerView:
     problem: str
     run_command: str
     serve_command: str
+    configurations: tuple[tuple[str, str], ...] = CONFIGURATIONS
+    """Examples of `maintainer.toml`: title and text."""
     mode: str = ""
     mode_tone: str = ""
     mode_text: str = ""

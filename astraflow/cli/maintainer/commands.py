@@ -208,6 +208,24 @@ def mode(
 
 @maintainer.command()
 @with_groups
+def wake(
+    service: FleetServiceGroup,
+    reason: Annotated[str, typer.Option(help="Reason, recorded in the audit log with your name.")] = "by hand",
+) -> None:
+    """Let the running maintainer wake once, without a signal and within its budgets."""
+    from astraflow.contract.fleet.plans import Actor, Role
+
+    actor = Actor(name=getpass.getuser(), role=Role.OPERATOR)
+
+    async def request(plane: "FleetPlaneClient") -> None:
+        key = f"cli:{secrets.token_hex(8)}"
+        typer.echo(render_summary(await plane.wake_maintainer(actor=actor, key=key, reason=reason)))
+
+    service.call(request)
+
+
+@maintainer.command()
+@with_groups
 def proposals(
     service: FleetServiceGroup,
     is_all: Annotated[bool, typer.Option("--all", help="Include decided proposals: the latest hundred.")] = False,

@@ -194,6 +194,8 @@ class MaintainerControlState:
     mode: MaintainerMode
     kill: KillScope
     kill_reason: str = ""
+    wake_requests: int = 0
+    """Wakes that people requested since the fleet service started. Count; an increase wakes the maintainer once."""
 
     @property
     def may_act(self) -> bool:

@@ -1493,20 +1493,23 @@ class MaintainerControlState(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     KILL_FIELD_NUMBER: _builtins.int
     KILL_REASON_FIELD_NUMBER: _builtins.int
+    WAKE_REQUESTS_FIELD_NUMBER: _builtins.int
     mode: _builtins.str
     kill: _builtins.str
     """none, agents, all."""
     kill_reason: _builtins.str
+    wake_requests: _builtins.int
     def __init__(
         self,
         *,
         mode: _builtins.str = ...,
         kill: _builtins.str = ...,
         kill_reason: _builtins.str = ...,
+        wake_requests: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kill", b"kill", "kill_reason", b"kill_reason", "mode", b"mode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kill", b"kill", "kill_reason", b"kill_reason", "mode", b"mode", "wake_requests", b"wake_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1591,6 +1594,26 @@ class SetMaintainerModeRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetMaintainerModeRequest: _TypeAlias = SetMaintainerModeRequest  # noqa: Y015
+
+@_typing.final
+class WakeMaintainerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MUTATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def mutation(self) -> Global___FleetMutation: ...
+    def __init__(
+        self,
+        *,
+        mutation: Global___FleetMutation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mutation", b"mutation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mutation", b"mutation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WakeMaintainerRequest: _TypeAlias = WakeMaintainerRequest  # noqa: Y015
 
 @_typing.final
 class FleetTranscriptEntry(_message.Message):

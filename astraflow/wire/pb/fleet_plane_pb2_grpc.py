@@ -121,6 +121,11 @@ class FleetPlaneStub:
                 request_serializer=fleet__plane__pb2.SetMaintainerModeRequest.SerializeToString,
                 response_deserializer=fleet__plane__pb2.FleetDecision.FromString,
                 _registered_method=True)
+        self.WakeMaintainer = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/WakeMaintainer',
+                request_serializer=fleet__plane__pb2.WakeMaintainerRequest.SerializeToString,
+                response_deserializer=fleet__plane__pb2.FleetDecision.FromString,
+                _registered_method=True)
         self.AppendTranscript = channel.unary_unary(
                 '/astraflow.v1.FleetPlane/AppendTranscript',
                 request_serializer=fleet__plane__pb2.AppendTranscriptRequest.SerializeToString,
@@ -259,6 +264,13 @@ class FleetPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WakeMaintainer(self, request, context):
+        """Lets the running maintainer wake once without a signal, within its budgets.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AppendTranscript(self, request, context):
         """Stores a copy of the maintainer's transcript: entries are consecutive, and their hashes are checked.
         """
@@ -372,6 +384,11 @@ def add_FleetPlaneServicer_to_server(servicer, server):
             'SetMaintainerMode': grpc.unary_unary_rpc_method_handler(
                     servicer.SetMaintainerMode,
                     request_deserializer=fleet__plane__pb2.SetMaintainerModeRequest.FromString,
+                    response_serializer=fleet__plane__pb2.FleetDecision.SerializeToString,
+            ),
+            'WakeMaintainer': grpc.unary_unary_rpc_method_handler(
+                    servicer.WakeMaintainer,
+                    request_deserializer=fleet__plane__pb2.WakeMaintainerRequest.FromString,
                     response_serializer=fleet__plane__pb2.FleetDecision.SerializeToString,
             ),
             'AppendTranscript': grpc.unary_unary_rpc_method_handler(
@@ -855,6 +872,33 @@ class FleetPlane:
             target,
             '/astraflow.v1.FleetPlane/SetMaintainerMode',
             fleet__plane__pb2.SetMaintainerModeRequest.SerializeToString,
+            fleet__plane__pb2.FleetDecision.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WakeMaintainer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.FleetPlane/WakeMaintainer',
+            fleet__plane__pb2.WakeMaintainerRequest.SerializeToString,
             fleet__plane__pb2.FleetDecision.FromString,
             options,
             channel_credentials,

@@ -45,6 +45,8 @@ class FleetPlaneStub:
     """Reports the maintainer's status, once a second; returns its control state."""
     GetMaintainer: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.GetMaintainerRequest, _fleet_plane_pb2.FleetMaintainer]
     SetMaintainerMode: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.SetMaintainerModeRequest, _fleet_plane_pb2.FleetDecision]
+    WakeMaintainer: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.WakeMaintainerRequest, _fleet_plane_pb2.FleetDecision]
+    """Lets the running maintainer wake once without a signal, within its budgets."""
     AppendTranscript: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.AppendTranscriptRequest, _fleet_plane_pb2.AppendTranscriptReply]
     """Stores a copy of the maintainer's transcript: entries are consecutive, and their hashes are checked."""
     Transcript: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.TranscriptRequest, _fleet_plane_pb2.TranscriptReply]
@@ -186,6 +188,14 @@ class FleetPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_plane_pb2.SetMaintainerModeRequest,
         context: _aio.ServicerContext[_fleet_plane_pb2.SetMaintainerModeRequest, _abc.Awaitable[_fleet_plane_pb2.FleetDecision]],
     ) -> _abc.Awaitable[_fleet_plane_pb2.FleetDecision]: ...
+
+    @_abc_1.abstractmethod
+    def WakeMaintainer(
+        self,
+        request: _fleet_plane_pb2.WakeMaintainerRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.WakeMaintainerRequest, _abc.Awaitable[_fleet_plane_pb2.FleetDecision]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.FleetDecision]:
+        """Lets the running maintainer wake once without a signal, within its budgets."""
 
     @_abc_1.abstractmethod
     def AppendTranscript(

@@ -172,8 +172,8 @@ class Transcript:
         except BlockingIOError:
             os.close(descriptor)
             raise Conflict(
-                f"cannot open the transcript {str(self.path)!r}: another maintainer writes it; stop it, or use another "
-                "directory",
+                f"cannot open the transcript {str(self.path)!r}: another maintainer writes it; to wake that one, run "
+                "`astraflow maintainer wake`, else stop it or give another --directory",
                 code="transcript.in_use",
             ) from None
         return descriptor

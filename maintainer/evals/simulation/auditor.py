@@ -24,6 +24,7 @@ _FORBIDDEN_KINDS = {
     RecordKind.SPEC,
     RecordKind.KILL_SWITCH,
     RecordKind.MAINTAINER_MODE,
+    RecordKind.MAINTAINER_WAKE,
     RecordKind.REJECT,
 }
 """Kinds of decisions that an agent must not make."""

@@ -40,6 +40,10 @@ class MaintainerHeartbeat:
     status: MaintainerStatus | None = None
     at: float = 0.0
     """Time of the status, on the service's clock."""
+    wake_requests: int = 0
+    """Wakes that people requested. Count."""
+    wake_decision: int = -1
+    """Ordinal of the decision of the latest one; -1 before the first."""
 
 
 class KillSwitchFile:

@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from astraflow.contract.errors import Conflict, CorruptData, NotPermitted
 from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerState, MaintainerStatus, TranscriptEntry
 from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.record_kinds import RecordKind
 from maintainer.agent.transcript.transcript import Kind, Transcript
 from maintainer.fleet.maintainer_api import MaintainerApi
+from tests.errors import raises_code
 from tests.fakes.clock import ManualClock
 from tests.maintainer.fleet.parts import HAL, OTTO, START, Parts, build
 
@@ -60,6 +63,33 @@ async def test_the_kill_switch_is_in_the_next_control_state(tmp_path: Path) -> N
     await parts.fleet_manager.kill_switch(KillScope.AGENTS, actor=OTTO, key="k", reason="strange plans")
     orders = between.receive_status(STATUS)
     assert (orders.kill, orders.kill_reason, orders.may_act) == (KillScope.AGENTS, "strange plans", False)
+
+
+async def test_people_wake_a_running_maintainer_once_per_request(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    between = maintainer_api(parts)
+    request: dict[str, Any] = {"actor": OTTO, "key": "w", "reason": "look now"}
+    with raises_code(Conflict, "maintainer.cannot_wake"):
+        await between.wake(**request)
+    between.receive_status(STATUS)
+    with raises_code(NotPermitted, "fleet.people_only"):
+        await between.wake(actor=HAL, key="h", reason="I want to")
+    decision = await between.wake(**request)
+    assert (decision.kind, decision.actor) == (RecordKind.MAINTAINER_WAKE, "otto")
+    await between.wake(**request)
+    assert between.receive_status(STATUS).wake_requests == 1, "the same key wakes once"
+    await between.wake(**request | {"key": "w2"})
+    assert between.receive_status(STATUS).wake_requests == 2
+    for stop in (
+        between.set_mode(MaintainerMode.OFF, actor=OTTO, key="o", reason="no"),
+        parts.fleet_manager.kill_switch(KillScope.AGENTS, actor=OTTO, key="k", reason="no"),
+    ):
+        await stop
+        with raises_code(Conflict, "maintainer.cannot_wake"):
+            await between.wake(**request | {"key": "w3"})
+    parts.clock.advance(60.0)
+    with raises_code(Conflict, "maintainer.cannot_wake"):
+        await between.wake(**request | {"key": "w4"})
 
 
 async def test_the_age_of_the_last_heartbeat_is_reported(tmp_path: Path) -> None:

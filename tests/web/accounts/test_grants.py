@@ -91,6 +91,7 @@ async def test_an_operator_of_one_pool_may_change_that_pool_only(fake: FakeContr
             "/kill",
             "/flows/train/pause",
             "/maintainer/mode",
+            "/maintainer/wake",
             "/pools/eu/spec",
             "/runs/new",
         ):

@@ -109,6 +109,9 @@ async def test_every_change_of_the_fleet_is_audited(tmp_path: Path, fake: FakeCo
         await api("POST", "/api/v1/nodes/{node:path}/drain", "/api/v1/nodes/n0/drain", "node.drain")
         await page("/maintainer/mode", "/maintainer/mode", "maintainer.mode", mode="shadow")
         await api("PUT", "/api/v1/maintainer/mode", "/api/v1/maintainer/mode", "maintainer.mode", mode="propose")
+        await plane.send_maintainer_heartbeat(maintainer.status())
+        await page("/maintainer/wake", "/maintainer/wake", "maintainer.wake")
+        await api("POST", "/api/v1/maintainer/wake", "/api/v1/maintainer/wake", "maintainer.wake")
         for verb, targets in (("reject", (8, 7)), ("approve", (5, 6))):  # a rejected target cannot be proposed again
             for decide, root, target in ((page, "", targets[0]), (api, "/api/v1", targets[1])):
                 proposal = await maintainer.propose(plane, POOL, target)

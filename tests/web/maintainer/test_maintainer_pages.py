@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import shlex
+import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +18,8 @@ from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.record_kinds import Severity
 from astraflow.contract.records import problem_record
+from maintainer.agent.config import MaintainerConfig
+from maintainer.agent.llm.interface import models
 from maintainer.fleet.state.observation import TargetRecommendation
 from tests.fakes import maintainer
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
@@ -24,7 +28,7 @@ from tests.fakes.web import RunningWeb, running_web, shown_secret
 from tests.maintainer.fleet.parts import ALICE, POOL
 from tests.web.page_elements import Element, notice_after, parsed
 from web.components import formats
-from web.maintainer.views import MODE_TEXTS
+from web.maintainer.views import CONFIGURATIONS, MODE_TEXTS
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +81,12 @@ async def test_without_a_fleet_service_or_maintainer_the_page_shows_the_commands
         assert (await client.get("/api/v1/maintainer")).status_code == 503
         assert parsed(await client.get("/maintainer/transcript")).has("[data-fleet=absent]")
     async with site_over(tmp_path / "other", fake) as site:
-        run, serve = parsed(await site.admin.get("/maintainer")).one("#maintainer").commands()
+        connect = parsed(await site.admin.get("/maintainer")).one("#connect")
+        for number, (_, text) in enumerate(CONFIGURATIONS, start=1):
+            assert connect.one(f"#configuration-{number}").text.split() == text.split()
+            config = MaintainerConfig.parse(tomllib.loads(text), where="")
+            models.check(config.model)
+        serve, run = (shlex.split(connect.one(f"#{name}-command").text) for name in ("serve", "run"))
         assert run == ["astraflow", "run", "RECIPE", "--fleet", "--maintainer", "scripted"]
         assert serve[:4] == ["astraflow", "serve", "maintainer", "maintainer.toml"]
         assert serve[-2:] == ["--fleet", site.fleet.address]
@@ -270,6 +279,19 @@ async def test_people_set_the_mode_and_the_maintainer_receives_it(site: Maintain
     assert any(reason in row for row in parsed(await site.admin.get("/audit?action=maintainer.mode")).rows())
     wild = await site.admin.post("/maintainer/mode", data={"mode": "wild", "key": "w"})
     assert (await notice_after(site.admin, wild))["data-code"] == "maintainer.unknown_mode"
+
+
+async def test_an_operator_wakes_the_maintainer(site: MaintainerSite) -> None:
+    before = (await site.plane.send_maintainer_heartbeat(maintainer.status())).wake_requests
+    async with site.web.in_role(site.admin, "operator") as operator:
+        assert parsed(await operator.get("/maintainer")).one("#wake").has("button")
+        for _ in range(2):
+            answer = await operator.post("/maintainer/wake", data={"reason": "look", "key": "w"})
+            assert (await notice_after(operator, answer)).tone == "good"
+    assert (await site.plane.send_maintainer_heartbeat(maintainer.status())).wake_requests == before + 1
+    async with site.web.in_role(site.admin, "viewer") as viewer:
+        assert not parsed(await viewer.get("/maintainer")).one("#wake").has("button")
+    assert any("look" in row for row in parsed(await site.admin.get("/audit?action=maintainer.wake")).rows())
 
 
 @pytest.mark.long

@@ -27,6 +27,7 @@ CALLS = {
     "/pools/{pool}/what-if": "ControlPlane/WhatIf",
     "/maintainer/proposals/{plan}/reject": "FleetPlane/RejectPlan",
     "/maintainer/mode": "FleetPlane/SetMaintainerMode",
+    "/maintainer/wake": "FleetPlane/WakeMaintainer",
     "/kill": "FleetPlane/SetKillSwitch",
     "/kill-switch": "FleetPlane/SetKillSwitch",
     "/settings/providers/{provider}/preflight": "FleetPlane/RunPreflight",

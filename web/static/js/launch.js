@@ -38,7 +38,7 @@ export function launch(form) {
     request = new AbortController();
     try {
       const body = new URLSearchParams(new FormData(form));
-      const answer = await fetch(form.dataset.check, { method: "POST", body, signal: request.signal });
+      const answer = await fetch(form.dataset.from, { method: "POST", body, signal: request.signal });
       if (!answer.ok && answer.status !== 403) throw new Error(`the server answered ${answer.status}`);
       const html = await answer.text();
       if (own === version) show(html);
