@@ -122,8 +122,22 @@ NODE_GAUGES: dict[str, NodeMetric] = {
         family="simulated_reply_length", unit="ratio", meaning="Factor on the length of simulated replies, by script"
     ),
     "agent_sessions": NodeMetric(family="agent", unit="sessions", meaning="Sessions of agent programs that run now"),
+    "process_cpu": NodeMetric(
+        family="process_cpu", unit="ratio", meaning="Share of the machine's cores that the node's processes use"
+    ),
+    "process_memory": NodeMetric(
+        family="process_memory", unit="bytes", meaning="Resident memory of the node's processes"
+    ),
+    "gpu_utilization": NodeMetric(
+        family="gpu_utilization", unit="ratio", meaning="Share of the time in which the node's GPUs compute, their mean"
+    ),
+    "gpu_memory": NodeMetric(family="gpu_memory", unit="bytes", meaning="Used memory of the node's GPUs, their sum"),
 }
 """Current values, by name. `reprefill_mismatch` is absent until a request was checked, `evaluation_running` on a node
 that never ran an evaluation task, `agent_sessions` on a node without a flow of agents,
-`simulated_reply_length` on a node without a simulated engine that follows a script, and the figures of engines on a
-node whose engine does not report them."""
+`simulated_reply_length` on a node without a simulated engine that follows a script, the figures of engines on a node
+whose engine does not report them, and those of GPUs on a node without a GPU driver or the package `nvidia-ml-py`."""
+
+SYSTEM_GAUGES = ("process_cpu", "process_memory", "gpu_utilization", "gpu_memory")
+"""Gauges of the processes and GPUs of a node, which the page records. A trainer reports the same names as metrics of
+its steps."""

@@ -54,6 +54,8 @@ class MetricGroup(Enum):
     DATA = "Data"
     SPEED = "Speed"
     TIME = "Time"
+    SYSTEM = "System"
+    """Processor, memory and GPUs of the trainer."""
     ALGORITHM = "Algorithm"
     """Metrics that only some algorithms report."""
     OTHER = "Other"
@@ -352,6 +354,33 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "Size of the checkpoint, bytes",
             MetricUnit.NUMBER,
             "Size of the checkpoint's files. Bytes.",
+        ),
+    ),
+    *_metrics(
+        MetricGroup.SYSTEM,
+        (
+            "process_cpu",
+            "Processor",
+            MetricUnit.SHARE,
+            "Share of the machine's cores that the processes of the trainer used in the latest seconds.",
+        ),
+        (
+            "process_memory",
+            "Memory, bytes",
+            MetricUnit.NUMBER,
+            "Resident memory of the processes of the trainer. Bytes.",
+        ),
+        (
+            "gpu_utilization",
+            "GPU utilization",
+            MetricUnit.SHARE,
+            "Share of the time in which the trainer's GPUs compute, their mean. Absent without a GPU driver.",
+        ),
+        (
+            "gpu_memory",
+            "GPU memory, bytes",
+            MetricUnit.NUMBER,
+            "Used memory of the trainer's GPUs, their sum. Bytes. Absent without a GPU driver.",
         ),
     ),
     *_metrics(

@@ -1,6 +1,7 @@
 """Counters, gauges and error messages that a node reports in its heartbeats."""
 
 from collections import deque
+from collections.abc import Mapping
 
 from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
 
@@ -35,6 +36,11 @@ class NodeCounters:
         if gauge not in NODE_GAUGES:
             raise KeyError(gauge)
         self._gauges[gauge] = value
+
+    def set_gauges(self, values: Mapping[str, float]) -> None:
+        """Sets several gauges. Raises: KeyError for a name that is not in the contract."""
+        for gauge, value in values.items():
+            self.set_gauge(gauge, value)
 
     def note_error(self, message: str) -> bool:
         """Records a message for the operator; the latest eight distinct messages are retained.

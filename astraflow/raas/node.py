@@ -41,6 +41,7 @@ from astraflow.raas.tasks.runner import BuiltFlow, Runner
 from astraflow.raas.tasks.task_loop import TaskLoop
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.system_metrics import SystemMonitor
 from astraflow.sandbox.shared import levels_in_use
 from astraflow.weights.signing import VerifyingKey, pinned_key
 from astraflow.weights.transfer.puller import Puller
@@ -115,6 +116,7 @@ class Node:
                 tasks.create_task(heartbeats.run(join_result.heartbeat_s)),
                 tasks.create_task(self._watch_for_preemption(source)),
                 tasks.create_task(self._credential.run(self._dataflow)),
+                tasks.create_task(SystemMonitor(clock=self._clock, on_measured=self._counters.set_gauges).run()),
             ]
             if self._config.dataflow_timeout_s:
                 loops.append(tasks.create_task(heartbeats.watch_dataflow(self._config.dataflow_timeout_s)))

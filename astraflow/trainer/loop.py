@@ -11,6 +11,7 @@ from astraflow.contract.weight_reports import VersionReport
 from astraflow.contract.weights import Probe
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.system_metrics import SystemMonitor
 from astraflow.runtime.tracing import span
 from astraflow.trainer.backends.base import CapturedState
 from astraflow.trainer.batch_stream import BatchStream
@@ -61,8 +62,9 @@ class TrainerLoop:
         clock: Clock,
         probe_every: ProbeEvery = "auto",
         metadata: Mapping[str, str] | None = None,
+        system: SystemMonitor | None = None,
     ) -> None:
-        """metadata: of the manifest of each version."""
+        """metadata: of the manifest of each version. system: measures this process for the metrics of steps."""
         self._policy = policy
         self._batches = batches
         self._driver = driver
@@ -75,6 +77,7 @@ class TrainerLoop:
         self._clock = clock
         self._probes = ProbeSchedule(probe_every)
         self._metadata = metadata or {}
+        self._system = system
         self._settling: asyncio.Task[None] | None = None
         self._unacknowledged = 0
         self._last_publish: PublishStats | None = None
@@ -181,6 +184,7 @@ class TrainerLoop:
             publish_s=ended - captured_at + settled_at - stepped,
             metrics={
                 **metrics,
+                **(self._system.latest if self._system is not None else {}),
                 **_publish_metrics(self._last_publish, at=self._last_published_at),
                 "publish_wait_s": settled_at - stepped,
                 "publish_copy_s": ended - captured_at - probe_s,

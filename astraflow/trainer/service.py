@@ -16,6 +16,7 @@ from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import bind, get_logger
 from astraflow.runtime.retries import TRANSIENT, current_waits, retry
 from astraflow.runtime.service import run_until
+from astraflow.runtime.system_metrics import SystemMonitor
 from astraflow.runtime.tracing import begin_run
 from astraflow.trainer.backends import backends
 from astraflow.trainer.batch_stream import BatchStream
@@ -172,6 +173,7 @@ async def _run_loop(
             client = WeightPlaneClient(weights_link)
             metadata = await publish_base(driver, client, policy, config=config.publish, signing=signing, clock=clock)
             async with Publisher(client, policy, config=config.publish, signing=signing) as publisher:
+                system = SystemMonitor(clock=clock)
                 loop = TrainerLoop(
                     policy=policy,
                     batches=batches,
@@ -183,8 +185,14 @@ async def _run_loop(
                     max_steps=config.max_steps,
                     clock=clock,
                     metadata=metadata,
+                    system=system,
                 )
-                await loop.run(stop)
+                measuring = asyncio.create_task(system.run())
+                try:
+                    await loop.run(stop)
+                finally:
+                    measuring.cancel()
+                    await asyncio.gather(measuring, return_exceptions=True)
 
 
 def _check_key(signing: SigningKey | None, attachment: TrainerAttachment) -> None:

@@ -97,8 +97,9 @@ def _newest(session: Session, name: str) -> RunRecord | None:
 
 
 def _record_continued_by(session: Session, sighting: SeenRun) -> RunRecord | None:
-    """Newest record of the same run; a report whose sequence went back belongs to another run of that name."""
+    """Newest record of the same run. A newer report whose sequence went back belongs to another run of that name; an
+    older one is from the history that a restarted page reads."""
     newest = _newest(session, sighting.name)
-    if newest is None or newest.last_sequence > sighting.sequence:
+    if newest is None or (newest.last_sequence > sighting.sequence and sighting.at > newest.last_at):
         return None
     return newest

@@ -8,6 +8,7 @@ from zlib import crc32
 from sqlmodel import SQLModel
 
 from astraflow.contract.ids import NodeId, PolicyId
+from astraflow.contract.node_metrics import SYSTEM_GAUGES
 from astraflow.contract.reports.report import NodeReport, Report
 from web.database.tables import SeriesFiveMinutes, SeriesSecond, SeriesTenSeconds
 from web.history.capacity import FLEET_VALUES
@@ -62,9 +63,9 @@ NODES_PER_BUCKET = 1000
 MAX_SHARES = 20_000
 """Maximum names whose latest shares are retained; the oldest are dropped."""
 
-NODE_VALUES = ("episodes", "tokens", "busy", "blocked", "lag", "leased")
+NODE_VALUES = ("episodes", "tokens", "busy", "blocked", "lag", "leased", *SYSTEM_GAUGES)
 """Values of a node: episodes and tokens per second, shares of its slots that worked or found no task, versions behind
-its slowest trainer, leased tasks."""
+its slowest trainer, leased tasks; processor, memory and GPUs where it reports them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,15 +194,19 @@ class NodeBuckets:
         for node, counters in now.items():
             if (node_shares := counters.shares_since(self._before[node])) is not None:
                 shares[counters.name] = node_shares
-        self._sums, self._before, self._latest = {}, now, {}
+        latest, self._sums, self._before, self._latest = self._latest, {}, now, {}
         self.shares |= shares
         while len(self.shares) > MAX_SHARES:
             del self.shares[next(iter(self.shares))]
-        return [self._sample(start, name, total, shares.get(name)) for name, total in sums.items()]
+        gauges = {node.facts.name: node.gauges for node, _ in latest.values()}
+        return [self._sample(start, name, total, shares.get(name), gauges[name]) for name, total in sums.items()]
 
     @staticmethod
-    def _sample(start: float, name: str, total: list[float], shares: TimeShares | None) -> Sample:
+    def _sample(
+        start: float, name: str, total: list[float], shares: TimeShares | None, gauges: Mapping[str, float]
+    ) -> Sample:
         episodes, tokens, lag, leased = (number / total[-1] for number in total[:-1])
         time_shares = (shares.busy, shares.blocked) if shares is not None else (0.0, 0.0)
-        values = dict(zip(NODE_VALUES, (episodes, tokens, *time_shares, lag, leased), strict=True))
+        system = map(gauges.get, SYSTEM_GAUGES)
+        values = dict(zip(NODE_VALUES, (episodes, tokens, *time_shares, lag, leased, *system), strict=True))
         return Sample(level=TEN_SECOND_LEVEL, at=start, subject=node_subject(name), values=values)

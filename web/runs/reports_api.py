@@ -16,10 +16,13 @@ from web.charts.version_lag import lag_sheet
 from web.components.downloads import FileFormat, sheet_response
 from web.components.layout import page_selection
 from web.database.tables import MAX_ID
+from web.history import series_queries
 from web.history.capacity import FLEET_VALUES
 from web.history.points import VALUES
+from web.history.samples import NODE_VALUES, node_subject
+from web.history.series_queries import Row
 from web.requests.dependencies import ControlDep, HistoryDep, ReportDep, RunIndexDep, StateDep
-from web.requests.range_points import points_in_range
+from web.requests.range_points import HistorySource, points_in_range
 from web.requests.run_lookup import ShownRun
 from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ItemList, ResponseModel, error_responses
 from web.rest.contract_models import fields_of
@@ -32,6 +35,9 @@ router = APIRouter(prefix=PREFIX, tags=["reports"])
 
 RangeName = Literal["", "15m", "1h", "6h", "24h"]
 MAX_REPORTS = 900
+MAX_NODE_NAME = 128
+MAX_NODE_ROWS = 10_000
+"""Maximum rows of a node's series; of more, neighbours are merged."""
 
 Chart = Annotated[
     str,
@@ -54,6 +60,14 @@ Begin = Annotated[
 RunFilter = Annotated[
     int | None,
     Query(ge=1, le=MAX_ID, description="Id of a recorded run, whole without a range; default: the live run."),
+]
+Node = Annotated[
+    str,
+    Query(
+        max_length=MAX_NODE_NAME,
+        description=f"Name of a node: its recorded {', '.join(NODE_VALUES)} for each ten seconds, older ones for each "
+        "five minutes, instead of a chart.",
+    ),
 ]
 End = Annotated[str, Query(alias="to", max_length=40, description="End of the range; send both or neither.")]
 
@@ -133,8 +147,11 @@ async def series(
     begin: Begin = "",
     end: End = "",
     run_id: RunFilter = None,
+    node: Node = "",
 ) -> Response:
-    """Returns a chart's series, or all series, as CSV or JSON with one row per time or step."""
+    """Returns a chart's series, all series, or those of a node, as CSV or JSON with one row per time or step."""
+    if node:
+        return await _of_node(request, history, run_id or history.recorder.run_id, node, ending)
     if run_id is not None:
         return await _of_run(request, index.shown(run_id), policy, chart, ending)
     live_charts = (*panels.ALL_CHARTS, panels.VERSION_LAG)
@@ -154,6 +171,23 @@ async def series(
     values = tuple(line.value for line in panels.ALL_CHARTS[chart].series) if chart else (*VALUES, *FLEET_VALUES)
     name = f"astraflow-{chart or 'series'}-{choice.policy}-{choice.range}".replace("/", "_").replace(":", "_")
     return sheet_response(as_sheet(name, rows_of(points, choice.policy), values), ending)
+
+
+async def _of_node(
+    request: Request, history: HistorySource, run_id: int | None, node: str, ending: FileFormat
+) -> Response:
+    """Returns the recorded series of a node of a run, whole without a range; empty for an unknown node."""
+    span = time_range_from(request.query_params)
+    until = None if span is None or span.end is None else span.end + 1.0
+    since = None if span is None else (span.end or history.state.clock.wall()) - span.duration_s
+    rows: list[Row] = []
+    if run_id is not None:
+        rows = await history.database.read(
+            lambda session: series_queries.rows(
+                session, run_id, node_subject(node), NODE_VALUES, since=since, until=until, at_most=MAX_NODE_ROWS
+            )
+        )
+    return sheet_response(as_sheet("astraflow-node", rows, NODE_VALUES), ending)
 
 
 async def _of_run(request: Request, shown: ShownRun, policy: str, chart: str, ending: FileFormat) -> Response:

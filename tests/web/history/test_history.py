@@ -206,6 +206,21 @@ def test_the_busy_share_of_a_node_follows_its_counters_between_heartbeats() -> N
     assert {sample.level for sample in stored_samples} == {TEN_SECOND_LEVEL}
 
 
+def test_the_system_gauges_of_a_node_are_recorded_where_it_reports_them() -> None:
+    synthetic_run, buckets = SyntheticRun(nodes=("a",)), NodeBuckets()
+    stored_samples: list[Sample] = []
+    for second in range(1, 22):
+        report = synthetic_run.report(second)
+        gauges = {"process_cpu": 0.5, "process_memory": 1e9 + second, "lease_limit": 4.0}
+        nodes = tuple(dataclasses.replace(node, gauges=gauges) for node in report.nodes)
+        stored_samples += buckets.add(dataclasses.replace(report, nodes=nodes))
+    values = stored_samples[-1].values
+
+    assert (values["process_cpu"], values["gpu_memory"]) == (0.5, None)
+    assert values["process_memory"] == 1e9 + 1 + (stored_samples[-1].at + 9 - synthetic_run.began_at - 1)
+    assert "lease_limit" not in values
+
+
 def test_the_busy_share_of_a_restarted_node_is_not_negative() -> None:
     synthetic_run, buckets = SyntheticRun(nodes=("a",)), NodeBuckets()
     stored_samples: list[Sample] = []

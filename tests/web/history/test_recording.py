@@ -41,6 +41,20 @@ def seconds_of(synthetic_run: SyntheticRun, rows: list[series_queries.Row]) -> l
     return [round(at - synthetic_run.began_at) for at, _ in rows]
 
 
+async def test_a_restarted_page_that_reads_the_history_goes_on_with_the_record_of_the_run(tmp_path: Path) -> None:
+    database, synthetic_run = open_database(tmp_path), SyntheticRun()
+    other = dataclasses.replace(synthetic_run, began_at=synthetic_run.began_at + 500)
+    for run, seconds in ((synthetic_run, (30,)), (synthetic_run, (10, 40)), (other, (5,))):
+        recorder = recorder_for(database)
+        for second in seconds:
+            feed(recorder, run, Series(), range(second, second + 1))
+            await recorder.flush()
+    records = database.read_sync(run_records.runs)
+    database.close()
+
+    assert [(record.id, record.last_sequence) for record in records] == [(2, 5), (1, 40)]
+
+
 @pytest.mark.long
 async def test_points_and_the_last_report_are_stored_and_read_back(tmp_path: Path) -> None:
     database, synthetic_run = open_database(tmp_path), SyntheticRun(policies=("solver", "verifier"))
@@ -80,7 +94,7 @@ async def test_another_run_gets_its_own_record(tmp_path: Path) -> None:
     feed(recorder, SyntheticRun(run="second"), Series(), range(1, 4))
     await recorder.flush()
     again = recorder_for(database)
-    feed(again, SyntheticRun(), Series(), range(1, 4))
+    feed(again, SyntheticRun(began_at=SyntheticRun().began_at + 60), Series(), range(1, 4))
     await again.flush()
 
     records = database.write_sync(run_records.runs)

@@ -17,6 +17,7 @@ from tests.web.comparison.test_compared_runs import recorded
 from tests.web.page_elements import parsed
 from tests.web.runs.test_run_list import filled, record
 from web.charts import scales
+from web.history.samples import NODE_VALUES
 from web.history.training_steps import X_VALUES
 from web.runs.sheets import LABELS
 
@@ -102,6 +103,18 @@ async def test_the_page_of_a_metric_explains_it_and_has_the_values_of_its_file(e
     assert page.one("path.line")["d"].startswith("M")
     assert page.one("output").raw_text == scales.value_text(rows[-1]["entropy"], "nats")
     assert page.rows()[0][0] == str(rows[-1]["step"])
+
+
+async def test_the_series_of_a_node_are_returned_for_a_run_and_a_range(ended: httpx.AsyncClient) -> None:
+    whole = (await ended.get("/api/v1/series.json?run_id=1&node=node-a")).json()
+    part = (await ended.get(f"/api/v1/series.json?run_id=1&node=node-a&from=1000&to={whole[2]['unix_s'] - 1}")).json()
+    table = (await ended.get("/api/v1/series.csv?run_id=1&node=node-a")).text.splitlines()
+    unknown = (await ended.get("/api/v1/series.json?run_id=1&node=absent")).json()
+
+    assert list(whole[0]) == ["time", "unix_s", *NODE_VALUES]
+    assert table[0].split(",") == list(whole[0])
+    assert part == whole[:2]
+    assert unknown == []
 
 
 async def test_a_run_without_steps_and_a_range_without_steps_say_so(ended: httpx.AsyncClient, tmp_path: Path) -> None:
