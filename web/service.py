@@ -2,12 +2,16 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from astraflow.client.local_runs import LocalRuns
+from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.config.toml import read_toml
 from astraflow.runtime.http.server import listening, serving_http, url_of
+from astraflow.runtime.locks import exclusive_lock
 from astraflow.runtime.logs import get_logger
 from web.accounts.accounts import open_accounts
 from web.accounts.openid_provider import PROVIDER_PATH, OpenIdConfig, OpenIdProvider
@@ -31,6 +35,9 @@ from web.security.path_prefix import check_path_prefix
 from web.security.retention import Retention
 
 log = get_logger()
+
+PAGE_LOCK = "page.lock"
+"""Lock file in the directory of the page."""
 
 SHUTDOWN_TIMEOUT_S = 1
 """Time for requests in flight when the process stops, seconds; sockets are closed at once."""
@@ -85,7 +92,8 @@ async def serve(
                     ),
                 )
                 try:
-                    await _run(parts, engine, listener, stop, on_ready)
+                    with _page_lock(settings.directory):
+                        await _run(parts, engine, listener, stop, on_ready)
                 finally:
                     await parts.catalogue.close()
         finally:
@@ -122,6 +130,18 @@ async def _run(
             parts.followed.close()
         for task in background_tasks:
             task.cancel()
+
+
+@contextmanager
+def _page_lock(directory: Path) -> Iterator[None]:
+    """Holds the lock of the page's directory, which tells `astraflow ui` that the page runs."""
+    refusal = InvalidInput(f"cannot lock {str(directory)!r}: another page serves it", code="web.directory_in_use")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive_lock(directory / PAGE_LOCK, refusal=refusal))
+        except InvalidInput:
+            log.warning("directory_in_use", directory=str(directory))
+        yield
 
 
 def _address(settings: Settings, listener: socket.socket) -> str:

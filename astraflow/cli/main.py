@@ -23,6 +23,7 @@ from astraflow.cli.page.commands import audit, login_link, runs
 from astraflow.cli.recipes.commands import new, recipes
 from astraflow.cli.running.commands import demo, prepare, run
 from astraflow.cli.services.commands import join, serve
+from astraflow.cli.services.control_commands import ui
 from astraflow.cli.services.health import health
 from astraflow.cli.services.tokens import keys, token
 from astraflow.cli.simulate import simulate
@@ -83,7 +84,7 @@ app = typer.Typer(
 
 PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
     "Start": (demo, new, recipes, run, doctor),
-    "Watch": (report, view, chat, login_link, track, trajectories, set_aside),
+    "Watch": (ui, report, view, chat, login_link, track, trajectories, set_aside),
     "Control": (runs, join, token, plugins, fleet, maintainer),
     "Evaluate and check": (evaluate, check, calibrate, simulate),
     "Models and engines": (fetch, prepare, export, engines),

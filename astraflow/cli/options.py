@@ -50,7 +50,10 @@ RecipeArgument = Annotated[
 ]
 Address = Annotated[
     str,
-    typer.Argument(metavar="[ADDRESS]", help="HOST:PORT of the dataflow service; default: the run on this machine."),
+    typer.Argument(
+        metavar="[ADDRESS]",
+        help="HOST:PORT of the dataflow service, or name or folder of an active run; default: the run on this machine.",
+    ),
 ]
 Token = Annotated[str, typer.Option(help=f"Run token; prefer --token-file or the variable {TOKEN}.")]
 TokenFile = Annotated[

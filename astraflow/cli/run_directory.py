@@ -15,6 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
+
 from astraflow.access.authority import Authority
 from astraflow.client.local_runs import SUMMARY
 from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull
@@ -256,7 +258,13 @@ def _facts(*, run: str, name: str, seed: int) -> RunFacts:
         commit=_commit(),
         python=platform.python_version(),
         pid=os.getpid(),
+        machine=_machine(),
     )
+
+
+def _machine() -> str:
+    memory_gb = psutil.virtual_memory().total / 1e9
+    return f"{platform.node()}: {os.cpu_count()} processors, {memory_gb:.0f} GB of memory, {platform.platform()}"
 
 
 def _software_version() -> str:

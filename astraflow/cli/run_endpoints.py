@@ -46,10 +46,9 @@ def find_run(address: str, token: str, token_file: Path | None, client_tls: Clie
     """Returns the run at `address` with the given token; missing values come from the latest active run here.
 
     client_tls: given TLS settings, which replace those of the active run.
-    Raises: InvalidInput when no run is active on this machine, `address` names a folder or run instead of a service, or
-    no token is known for it.
+    Raises: InvalidInput when no run is active on this machine, `address` names an ended run, or no token is known.
     """
-    _check_address(address)
+    address = _address_of_run(address)
     token = token or read_token(token_file)
     if address and token:
         return RunEndpoint(address=address, token=token, tls=client_tls)  # a given token implies given TLS options
@@ -104,16 +103,18 @@ def _tls_of(directory: RunFolder) -> ClientTls | None:
     return authority_client_tls(Authority.load(directory.authority)) if directory.facts.is_tls else None
 
 
-def _check_address(address: str) -> None:
-    """Raises: InvalidInput for the folder or the name of a run, with the way to look at it."""
+def _address_of_run(address: str) -> str:
+    """Returns the address of the dataflow service: that of the active run whose folder or name is given. Raises:
+    InvalidInput for an ended run, with the way to look at it."""
     if not address or ":" in address or not folder_of(address).exists():
-        return
+        return address
     folder = RunFolder(folder_of(address))
-    remedy = f"it has ended: look at it with `astraflow view {address}` (track and trajectories take it as --run-dir)"
     if folder.is_active:
-        remedy = f"it is active: give its address, {folder.facts.dataflow}"
+        return folder.facts.dataflow
+    remedy = f"it has ended: look at it with `astraflow view {address}` (track and trajectories take it as --run-dir)"
     raise InvalidInput(
-        f"cannot call the run {address!r}: ADDRESS is HOST:PORT of the dataflow service of an active run; {remedy}",
+        f"cannot call the run {address!r}: ADDRESS is HOST:PORT of a dataflow service, or the name or folder of an "
+        f"active run; {remedy}",
         code="cli.not_an_address",
     )
 

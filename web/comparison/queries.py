@@ -1,10 +1,8 @@
-"""Comparison of two to four runs: their series over steps or time, and the settings that differ."""
+"""Comparison of two to eight runs: their series over steps or time, and the settings that differ."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from starlette.exceptions import HTTPException
 
@@ -16,12 +14,11 @@ from web.history.points import VALUES
 from web.history.samples import policy_subject
 from web.history.series_queries import Row
 from web.history.training_steps import training_rows
+from web.requests.recipe_settings import read_settings, setting_text
 from web.requests.run_lookup import RunIndex, local_run
 
-MIN_RUNS, MAX_RUNS = 2, 4
+MIN_RUNS, MAX_RUNS = 2, 8
 ROWS = 400
-
-_MAX_RECIPE_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,25 +78,8 @@ async def _recipe_settings(index: RunIndex, record: RunRecord) -> dict[str, str]
 
 
 def _read(file: Path) -> dict[str, str] | None:
-    try:
-        if file.stat().st_size > _MAX_RECIPE_BYTES:
-            return None
-        content = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return dict(flattened_settings(content)) if isinstance(content, dict) else None
-
-
-def flattened_settings(content: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """Flattens a tree of settings into keys and values.
-
-    >>> flattened_settings({"stop": {"steps": 5}, "names": ["a", "b"]})
-    [('stop.steps', '5'), ('names', '["a", "b"]')]
-    """
-    if isinstance(content, dict) and content:
-        key_prefix = f"{prefix}." if prefix else ""
-        return [line for key, value in content.items() for line in flattened_settings(value, f"{key_prefix}{key}")]
-    return [(prefix, content if isinstance(content, str) else json.dumps(content, ensure_ascii=False))]
+    settings = read_settings(file)
+    return None if settings is None else {key: setting_text(value) for key, value in settings.items()}
 
 
 def differences(many: Sequence[ComparedRun]) -> list[tuple[str, list[str | None]]]:

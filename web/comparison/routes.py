@@ -1,4 +1,4 @@
-"""`/runs/compare`: two to four runs side by side, and each of their charts."""
+"""`/runs/compare`: two to eight runs side by side, and each of their charts."""
 
 import asyncio
 from typing import Annotated, Any
@@ -39,7 +39,7 @@ async def compare(
     policy: str = "",
     by: ComparisonAxis = "step",
 ) -> Response:
-    """Shows two to four runs side by side; with fewer, redirects to the list of runs."""
+    """Shows two to eight runs side by side; with fewer, redirects to the list of runs."""
     runs = await _compared_runs(index, run, policy, training_at_most=SMALL_POINTS)
     if runs is None:
         return _too_few_runs(run)

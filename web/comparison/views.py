@@ -18,7 +18,7 @@ from web.runs import training
 from web.runs.views import RUN_CHARTS
 
 ComparisonAxis = Literal["step", "time"]
-STYLES = ("one", "two", "three", "four")
+STYLES = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 """CSS classes of the runs' lines; each class has its own dash pattern."""
 
 

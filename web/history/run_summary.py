@@ -1,5 +1,6 @@
 """Summary of a recorded run for the list of runs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlmodel import Session, select
@@ -24,6 +25,8 @@ class PolicyFigures:
     version: int
     reward: float | None
     wait: float | None
+    metrics: Mapping[str, float]
+    """Metrics of the last step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,7 @@ def _figures(stream: StreamReport) -> PolicyFigures:
         version=int(stream.version),
         reward=sum(latest) / len(latest) if latest else None,
         wait=finite(stream.training.wait_fraction) if stream.training.steps else None,
+        metrics={name: value for name, value in stream.training.metrics.items() if finite(value) is not None},
     )
 
 

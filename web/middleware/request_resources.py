@@ -10,6 +10,8 @@ from starlette.types import Scope
 
 from astraflow.contract.fleet.plans import PlanId
 from astraflow.contract.ids import NodeId
+from web.database import run_records
+from web.database.tables import MAX_ID
 from web.live.followed_run import FollowedRun
 from web.requests.dependencies import ProcessParts, get_followed_run
 from web.security.request_bodies import Fields
@@ -31,6 +33,8 @@ class RequestResources:
             return (EVERYWHERE,)
         if required.on is ResourceKind.LAUNCH:
             return (Resource(run=required.params["name"]),)
+        if required.on is ResourceKind.RECORD:
+            return (Resource(run=await self._run_of_record(required.params["run_id"])),)
         connection = HTTPConnection(scope)
         _, followed_run = get_followed_run(self._parts, connection)
         match required.on:
@@ -46,6 +50,13 @@ class RequestResources:
             case _:
                 pools = [""]
         return [Resource(run=followed_run.name, pool=pool) for pool in pools or [""]]
+
+    async def _run_of_record(self, run_id: str) -> str:
+        """Name of the run of a record; empty if the record is unknown, which requires a global role."""
+        if not (str(run_id).isdecimal() and int(run_id) <= MAX_ID):
+            return ""
+        record = await self._parts.database.read(lambda session: run_records.run(session, int(run_id)))
+        return record.name if record is not None else ""
 
     async def _pool_of_plan(self, followed_run: FollowedRun, plan: str) -> str:
         """Pool of a plan when it was made or proposed; empty if the plan is unknown."""

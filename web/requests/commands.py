@@ -94,6 +94,8 @@ class ProcessCache:
         """Summary by run record and sequence of its last report."""
         self.shared: BoundedCache[Hashable, asyncio.Future[Any]] = BoundedCache()
         """Results that all viewers of a run share for some seconds, by what they are and their time."""
+        self.settings: BoundedCache[tuple[str, object], dict[str, Any]] = BoundedCache()
+        """Settings by the snapshot of a run and the time of its change."""
         self.launch_lock = asyncio.Lock()
         """Serializes launching, stopping and resuming runs, so that two requests with one key act once."""
 

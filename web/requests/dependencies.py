@@ -192,6 +192,7 @@ async def get_run_index(run: _RunDep, parts: PartsDep) -> RunIndex:
         launcher=parts.launcher,
         machine=parts.machine,
         summaries=parts.cache.summaries,
+        settings=parts.cache.settings,
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Path
 from starlette.exceptions import HTTPException
@@ -57,6 +57,8 @@ class RunIndex:
     machine: MachineRuns
     summaries: BoundedCache[tuple[int, int], RunSummary]
     """Summary by run record and sequence of its last report."""
+    settings: BoundedCache[tuple[str, object], dict[str, Any]]
+    """Settings by the snapshot of a run and the time of its change."""
 
     def is_live(self, run_id: int | None) -> bool:
         """Returns whether the record belongs to a connected run."""

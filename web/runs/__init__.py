@@ -1,5 +1,5 @@
 """Runs: list, page of one run, its charts and downloads, and endpoints of runs, reports and time series."""
 
-from web.runs import api, reports_api, routes
+from web.runs import api, details_routes, reports_api, routes
 
-ROUTERS = (routes.router, reports_api.router, api.router)
+ROUTERS = (details_routes.router, routes.router, reports_api.router, api.router)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -10,12 +10,19 @@ from urllib.parse import urlencode
 from sqlmodel import Session, col, select
 
 from astraflow.client.local_runs import LocalRun
+from astraflow.runtime.folders.run_folders import changed_at
+from astraflow.runtime.folders.run_metadata import RunMetadata
 from web.database.tables import RunRecord
 from web.history.run_summary import EMPTY_SUMMARY, PolicyFigures, RunSummary, summary
+from web.requests.recipe_settings import read_settings, setting_text
 from web.requests.run_lookup import ENDED, NOT_CONNECTED, RunIndex, state_of
+from web.runs.details import record_metadata
 
 RUNS_PER_PAGE = 50
 MAX_FILTER_CHARS = 120
+
+SETTING, METRIC = "setting:", "metric:"
+"""Prefixes of the keys of further columns: settings of the recipe, and last values of metrics."""
 
 STATES = {"": "any", "on": "active", "over": "ended"}
 """State filters with their labels."""
@@ -38,6 +45,19 @@ class RunEntry:
     duration_s: float | None
     final_message: str
     summary: RunSummary
+    metadata: RunMetadata
+    settings: Mapping[str, Any]
+    """Values of its resolved recipe by key; empty when it is elsewhere."""
+
+    @property
+    def reason(self) -> str:
+        """Reason of its launch; empty without one."""
+        return self.local.launch.reason if self.local else ""
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Metrics of the last step of its first policy."""
+        return self.primary_policy.metrics if self.primary_policy else {}
 
     @property
     def is_over(self) -> bool:
@@ -57,13 +77,17 @@ class RunListQuery:
     text: str = ""
     state: str = ""
     owner: str = ""
+    tag: str = ""
+    recipe: str = ""
+    star: str = ""
+    """`1` for starred runs only."""
     sort: str = "started"
     order: str = "down"
     page: int = 1
 
     def query(self, **changes: Any) -> str:
         """Returns the query string of a link with some changes, including `?`; default values are left out."""
-        values = {name: getattr(self, name) for name in ("text", "state", "owner", "sort", "order", "page")} | changes
+        values = {field.name: getattr(self, field.name) for field in fields(self)} | changes
         defaults = RunListQuery()
         differing = {name: value for name, value in values.items() if value != getattr(defaults, name)}
         return f"?{urlencode(differing)}" if differing else ""
@@ -78,6 +102,8 @@ class RunsPage:
     total: int
     pages: int
     owners: tuple[str, ...]
+    tags: tuple[str, ...]
+    recipes: tuple[str, ...]
     has_runs: bool
     """Whether any run exists, regardless of the filter."""
 
@@ -103,19 +129,43 @@ def run_list_query(query: Mapping[str, str]) -> RunListQuery:
         text=query.get("text", "").strip()[:MAX_FILTER_CHARS],
         state=query.get("state", "") if query.get("state", "") in STATES else "",
         owner=query.get("owner", "")[:MAX_FILTER_CHARS],
-        sort=query.get("sort", "") if query.get("sort", "") in SORTS else "started",
+        tag=query.get("tag", "")[:MAX_FILTER_CHARS],
+        recipe=query.get("recipe", "")[:MAX_FILTER_CHARS],
+        star="1" if query.get("star") == "1" else "",
+        sort=_sort(query.get("sort", "")),
         order="up" if query.get("order") == "up" else "down",
         page=int(page) if page.isascii() and page.isdigit() and 0 < len(page) < 7 else 1,
     )
+
+
+def _sort(key: str) -> str:
+    is_column = key.startswith((SETTING, METRIC)) and len(key) <= MAX_FILTER_CHARS
+    return key if key in SORTS or is_column else "started"
+
+
+def column_value(entry: RunEntry, key: str) -> Any:
+    """Returns the value of a further column: a setting or a metric; None without one."""
+    kind, _, name = key.partition(":")
+    return entry.settings.get(name) if f"{kind}:" == SETTING else entry.metrics.get(name)
+
+
+def _sort_value(entry: RunEntry, key: str) -> Any:
+    """Returns the value that a run is sorted by: numbers before texts; None for a run without one, which is last."""
+    value = SORTS[key](entry) if key in SORTS else column_value(entry, key)
+    if value is None or key in SORTS:
+        return value
+    is_number = isinstance(value, int | float)
+    return (0, value, "") if is_number else (1, 0, setting_text(value))
 
 
 async def runs_page(index: RunIndex, list_query: RunListQuery) -> RunsPage:
     """Returns the requested page; a page number beyond the last returns the last."""
     all_runs = await entries(index)
     matching = [entry for entry in all_runs if _matches(entry, list_query)]
-    measured = [entry for entry in matching if SORTS[list_query.sort](entry) is not None]
-    measured.sort(key=lambda entry: (SORTS[list_query.sort](entry), entry.began_at), reverse=list_query.order == "down")
-    ordered = [*measured, *(entry for entry in matching if SORTS[list_query.sort](entry) is None)]
+    valued = [(_sort_value(entry, list_query.sort), entry) for entry in matching]
+    measured = [(value, entry) for value, entry in valued if value is not None]
+    measured.sort(key=lambda pair: (pair[0], pair[1].began_at), reverse=list_query.order == "down")
+    ordered = [*(entry for _, entry in measured), *(entry for value, entry in valued if value is None)]
     pages = max(1, -(-len(ordered) // RUNS_PER_PAGE))
     page = min(list_query.page, pages)
     return RunsPage(
@@ -124,6 +174,8 @@ async def runs_page(index: RunIndex, list_query: RunListQuery) -> RunsPage:
         total=len(ordered),
         pages=pages,
         owners=tuple(sorted({entry.owner for entry in all_runs if entry.owner})),
+        tags=tuple(sorted({tag for entry in all_runs for tag in entry.metadata.tags})),
+        recipes=tuple(sorted({entry.recipe for entry in all_runs if entry.recipe})),
         has_runs=bool(all_runs),
     )
 
@@ -134,11 +186,14 @@ async def entries(index: RunIndex) -> list[RunEntry]:
     runs = {run.name: run for run in await index.launcher.launches()}
     records = await asyncio.to_thread(_without_removed, await index.database.read(_records))
     summaries = await _summaries(index, records)
+    settings = await asyncio.to_thread(_settings, index, list(runs.values()))
     run_entries = [
-        _entry(record, runs.pop(record.name, None), summaries[record.id or 0], is_heard=index.is_live(record.id))
+        _entry(
+            record, runs.pop(record.name, None), summaries[record.id or 0], settings, is_heard=index.is_live(record.id)
+        )
         for record in records
     ]
-    run_entries += [_entry(None, run, EMPTY_SUMMARY, is_heard=False) for run in runs.values()]
+    run_entries += [_entry(None, run, EMPTY_SUMMARY, settings, is_heard=False) for run in runs.values()]
     return sorted(run_entries, key=lambda entry: -entry.began_at)
 
 
@@ -160,11 +215,32 @@ def _records(session: Session) -> Sequence[RunRecord]:
     return [RunRecord(**row, report_json="") for row in rows]
 
 
+def _settings(index: RunIndex, runs: Sequence[LocalRun]) -> dict[str, dict[str, Any]]:
+    """Returns the settings of the runs by name; those of an unchanged snapshot are cached."""
+    by_run = {}
+    for run in runs:
+        file = run.folder.recipe_file
+        key = (str(file), changed_at(file))
+        settings = index.settings.get(key)
+        if settings is None:
+            settings = read_settings(file) or {}
+            index.settings.put(key, settings)
+        by_run[run.name] = settings
+    return by_run
+
+
 def _without_removed(records: Sequence[RunRecord]) -> list[RunRecord]:
     return [record for record in records if not record.folder or Path(record.folder).exists()]
 
 
-def _entry(record: RunRecord | None, run: LocalRun | None, summary: RunSummary, *, is_heard: bool) -> RunEntry:
+def _entry(
+    record: RunRecord | None,
+    run: LocalRun | None,
+    summary: RunSummary,
+    settings: Mapping[str, Mapping[str, Any]],
+    *,
+    is_heard: bool,
+) -> RunEntry:
     if record is not None:
         began_at, duration_s = record.started_at, record.last_at - record.started_at
         name, recipe = record.name, (run.recipe if run else "") or record.recipe
@@ -183,6 +259,8 @@ def _entry(record: RunRecord | None, run: LocalRun | None, summary: RunSummary, 
         duration_s=duration_s,
         final_message=run.final_message if run else "",
         summary=summary,
+        metadata=record_metadata(record, run),
+        settings=settings.get(name, {}),
     )
 
 
@@ -191,4 +269,10 @@ def _matches(entry: RunEntry, list_query: RunListQuery) -> bool:
         return False
     if list_query.owner and entry.owner != list_query.owner:
         return False
-    return list_query.text.casefold() in f"{entry.name} {entry.recipe} {entry.owner}".casefold()
+    metadata = entry.metadata
+    if (list_query.tag and list_query.tag not in metadata.tags) or (list_query.star and not metadata.is_starred):
+        return False
+    if list_query.recipe and entry.recipe != list_query.recipe:
+        return False
+    texts = (entry.name, entry.recipe, entry.owner, metadata.title, metadata.group, metadata.note, entry.reason)
+    return list_query.text.casefold() in " ".join((*texts, *metadata.tags)).casefold()

@@ -6,7 +6,9 @@ from typing import Any
 
 from web.components import formats
 from web.components.downloads import Sheet
-from web.runs.list_queries import RunEntry, RunListQuery, RunsPage
+from web.requests.recipe_settings import setting_text
+from web.runs.columns import cell_text, column_label
+from web.runs.list_queries import RunEntry, RunListQuery, RunsPage, column_value
 from web.runs.views import TONES
 
 HEADERS = (
@@ -38,6 +40,11 @@ COLUMNS = (
     "duration_s",
     "started_unix_s",
     "final_message",
+    "title",
+    "tags",
+    "group",
+    "is_starred",
+    "reason",
 )
 
 
@@ -79,24 +86,33 @@ class RunRow:
     began_at: float
     note: str
     simulated: bool
+    title: str
+    tags: tuple[str, ...]
+    group: str
+    is_starred: bool
+    reason: str
+    cells: tuple[str, ...]
+    """Texts of the further columns."""
 
 
-def rows(page: RunsPage) -> list[RunRow]:
-    """Returns the rows of a page."""
-    return [_row(entry) for entry in page.entries]
+def rows(page: RunsPage, columns: Sequence[str]) -> list[RunRow]:
+    """Returns the rows of a page. columns: keys of its further columns."""
+    return [_row(entry, columns) for entry in page.entries]
 
 
-def column_headers(list_query: RunListQuery) -> list[ColumnHeader]:
+def column_headers(list_query: RunListQuery, columns: Sequence[str]) -> list[ColumnHeader]:
     """Returns the column headings; the heading of the sorted column reverses the order."""
-    return [_head(list_query, name, label, is_number=is_number) for name, label, is_number in HEADERS]
+    headers = (*HEADERS, *((key, column_label(key), True) for key in columns))
+    return [_head(list_query, name, label, is_number=is_number) for name, label, is_number in headers]
 
 
-def sheet(page: RunsPage) -> Sheet:
-    """Returns the page as a sheet, with a row for each policy of a run."""
-    return Sheet(name="runs", columns=COLUMNS, rows=[line for entry in page.entries for line in _lines(entry)])
+def sheet(page: RunsPage, columns: Sequence[str]) -> Sheet:
+    """Returns the page as a sheet, with a row for each policy of a run and the further columns."""
+    lines = [line for entry in page.entries for line in _lines(entry, columns)]
+    return Sheet(name="runs", columns=(*COLUMNS, *columns), rows=lines)
 
 
-def _row(entry: RunEntry) -> RunRow:
+def _row(entry: RunEntry, columns: Sequence[str]) -> RunRow:
     href = f"/runs/{entry.id}" if entry.id is not None else f"/launches/{entry.name}"
     return RunRow(
         id=entry.id,
@@ -120,6 +136,12 @@ def _row(entry: RunEntry) -> RunRow:
         began_at=entry.began_at,
         note=formats.shortened(entry.final_message, at_most=120),
         simulated=entry.summary.simulated,
+        title=entry.metadata.title,
+        tags=entry.metadata.tags,
+        group=entry.metadata.group,
+        is_starred=entry.metadata.is_starred,
+        reason=formats.shortened(entry.reason, at_most=120),
+        cells=tuple(cell_text(entry, key) for key in columns),
     )
 
 
@@ -140,10 +162,18 @@ def _head(list_query: RunListQuery, name: str, label: str, *, is_number: bool) -
     )
 
 
-def _lines(entry: RunEntry) -> Sequence[Sequence[Any]]:
+def _lines(entry: RunEntry, columns: Sequence[str]) -> Sequence[Sequence[Any]]:
     first = [entry.id, entry.name, entry.state, entry.recipe, entry.owner]
+    metadata = entry.metadata
     last = [entry.summary.dollars, entry.duration_s, entry.began_at, entry.final_message]
+    last += [metadata.title, " ".join(metadata.tags), metadata.group, metadata.is_starred, entry.reason]
+    last += [_plain(column_value(entry, key)) for key in columns]
     figures = [
         [policy.policy, policy.steps, policy.version, policy.reward, policy.wait] for policy in entry.summary.policies
     ]
     return [[*first, *middle, *last] for middle in figures or [["", None, None, None, None]]]
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value as a cell of a sheet."""
+    return value if value is None or isinstance(value, str | int | float | bool) else setting_text(value)

@@ -13,16 +13,15 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError, Unavailable
 from astraflow.contract.training_metrics import training_metric
+from web.accounts.viewer import Viewer
 from web.components.downloads import FileFormat, sheet_response
 from web.exports.content import export_content, recorded_run
 from web.exports.document import export_html, hash_of
-from web.launcher.launcher import Launcher, UnknownRun
 from web.requests import responses
 from web.requests.dependencies import (
     AdminsDep,
     AuditLogDep,
     ClockDep,
-    LauncherDep,
     PagesDep,
     RunIndexDep,
     ShownRunDep,
@@ -30,6 +29,8 @@ from web.requests.dependencies import (
 )
 from web.requests.run_lookup import RunIndex, ShownRun
 from web.runs import list_view
+from web.runs.columns import shown_columns
+from web.runs.details import record_metadata
 from web.runs.evaluations import EvaluationTable, evaluation_tables
 from web.runs.list_queries import STATES, run_list_query, runs_page
 from web.runs.queries import load_run_view, load_run_view_and_history, time_range_from
@@ -64,36 +65,42 @@ class RoundPage:
 
 @router.get("/runs")
 @needs(Permission.READ)
-async def show(request: Request, pages: PagesDep, index: RunIndexDep, admins: AdminsDep) -> Response:
+async def show(request: Request, pages: PagesDep, index: RunIndexDep, viewer: ViewerDep, admins: AdminsDep) -> Response:
     """Shows the list of runs."""
     return pages.page(
-        request, "runs/page.html", page="runs", states=STATES, admins=admins, **await _listed(request, index)
+        request, "runs/page.html", page="runs", states=STATES, admins=admins, **await _listed(request, index, viewer)
     )
 
 
 @router.get("/runs/table")
 @needs(Permission.READ)
-async def show_table(request: Request, pages: PagesDep, index: RunIndexDep) -> Response:
+async def show_table(request: Request, pages: PagesDep, index: RunIndexDep, viewer: ViewerDep) -> Response:
     """Returns the table as a fragment, for the live page."""
-    return responses.with_etag(request, pages.page(request, "runs/_table.html", **await _listed(request, index)))
+    return responses.with_etag(
+        request, pages.page(request, "runs/_table.html", **await _listed(request, index, viewer))
+    )
 
 
 @router.get("/runs.{ending}")
 @needs(Permission.READ)
-async def export(request: Request, index: RunIndexDep, ending: FileFormat) -> Response:
+async def export(request: Request, index: RunIndexDep, viewer: ViewerDep, ending: FileFormat) -> Response:
     """Returns the rows that the page with the same query shows, as a file."""
-    return sheet_response(list_view.sheet(await runs_page(index, run_list_query(request.query_params))), ending)
+    columns = await shown_columns(index.database, viewer.user_id)
+    page = await runs_page(index, run_list_query(request.query_params))
+    return sheet_response(list_view.sheet(page, columns), ending)
 
 
 @router.get("/runs/{run_id}")
 @needs(Permission.READ)
 async def show_run(
-    request: Request, shown: ShownRunDep, launcher: LauncherDep, policy: str = "", rounds_before: RoundNumber = None
+    request: Request, shown: ShownRunDep, policy: str = "", rounds_before: RoundNumber = None
 ) -> Response:
     """Shows a run's page: counts, charts, evaluations and trajectories."""
     span = time_range_from(request.query_params)
     view, past = await load_run_view_and_history(shown, policy, span=span, training_at_most=SMALL_POINTS)
     samples = await _sample_source(shown)
+    record = await shown.record()
+    run = await shown.local(record)
     return shown.run.pages.page(
         request,
         "runs/run.html",
@@ -103,7 +110,8 @@ async def show_run(
         training=training_view(past.training, thinned_from=past.training_thinned_from),
         spread=await _reward_histogram(samples, view),
         rounds=await _rounds(samples, rounds_before),
-        launch=await _launch(launcher, view.row.name),
+        local=run,
+        metadata=record_metadata(record, run),
         is_reading=shown.is_reading,
     )
 
@@ -161,27 +169,19 @@ async def show_evaluations(request: Request, shown: ShownRunDep) -> Response:
     )
 
 
-async def _listed(request: Request, index: RunIndex) -> dict[str, Any]:
-    query = run_list_query(request.query_params)
+async def _listed(request: Request, index: RunIndex, viewer: Viewer) -> dict[str, Any]:
+    query, columns = run_list_query(request.query_params), await shown_columns(index.database, viewer.user_id)
     runs_list = await runs_page(index, query)
     number = min(query.page, runs_list.pages)
     return {
         "list": runs_list,
-        "rows": list_view.rows(runs_list),
-        "column_headers": list_view.column_headers(query),
+        "rows": list_view.rows(runs_list, columns),
+        "column_headers": list_view.column_headers(query, columns),
         "query": query.query(),
         "number": number,
         "newer": f"/runs{query.query(page=number - 1)}" if number > 1 else "",
         "older": f"/runs{query.query(page=number + 1)}" if number < runs_list.pages else "",
     }
-
-
-async def _launch(launcher: Launcher, name: str) -> str:
-    """Returns the launch's name if the run was launched from here; else empty."""
-    try:
-        return (await launcher.launch(name)).name
-    except UnknownRun:
-        return ""
 
 
 async def _sample_source(shown: ShownRun) -> RunSamples | Unavailable:

@@ -54,6 +54,8 @@ class ResourceKind(Enum):
     """Pool of the plan in the URL, regardless of other parts of the URL."""
     LAUNCH = "on that run"
     """Run in the URL."""
+    RECORD = "on the run of that number"
+    """Run of the record in the URL."""
 
 
 class Role(Enum):

@@ -1,4 +1,4 @@
-"""`astraflow runs`: lists, launches and controls the runs of a page through its API, and removes ended runs here."""
+"""`astraflow runs`: lists and controls the runs of this machine, or those of a page through its API."""
 
 import time
 from pathlib import Path
@@ -10,32 +10,54 @@ from astraflow.cli.options import Json
 
 runs = typer.Typer(
     name="runs",
-    help="List, launch, stop and resume the runs of a web page, and show logs, with a token in ASTRAFLOW_WEB_TOKEN. "
-    "Remove ended runs of this machine.",
-    no_args_is_help=True,
+    help="List, stop and clean the runs of this machine, and show their logs. With --web, or ASTRAFLOW_WEB and a token "
+    "in ASTRAFLOW_WEB_TOKEN, those of a page, which also launches and resumes runs.",
+    invoke_without_command=True,
     add_completion=False,
 )
 
 Web = Annotated[
-    str, typer.Option("--web", metavar="URL", help="Address of the page; default: the variable ASTRAFLOW_WEB.")
+    str,
+    typer.Option(
+        "--web", envvar="ASTRAFLOW_WEB", metavar="URL", help="Address of a page; default: the runs of this machine."
+    ),
 ]
 Name = Annotated[str, typer.Argument(help="Name of the run.")]
-Reason = Annotated[str, typer.Option(help="Reason, recorded in the audit log with your name.")]
+Reason = Annotated[str, typer.Option(help="Reason, recorded in the audit log with your name; a page requires one.")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows, newest first.")]
 Key = Annotated[str, typer.Option(help="Idempotency key of an earlier attempt, so that nothing is done twice.")]
 
 FOLLOW_S = 1.0
+
+
+@runs.callback()
+def show_runs(context: typer.Context, limit: Limit = 50, as_json: Json = False) -> None:
+    """List the runs of this machine, active and ended, without a page."""
+    if context.invoked_subcommand is None:
+        _show_local(limit, as_json=as_json)
+
+
+def _show_local(limit: int, *, as_json: bool) -> None:
+    from astraflow.cli.output import show
+    from astraflow.cli.page.local_runs import local_rows, local_table
+
+    show(local_rows(limit=limit), local_table, as_json=as_json)
 
 
 @runs.command("list")
 def list_runs(
     web: Web = "",
     recorded: Annotated[
-        bool, typer.Option("--recorded", help="All runs that the page recorded, also those it did not launch.")
+        bool,
+        typer.Option("--recorded", help="With --web: all recorded runs, also those of other machines."),
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows, newest first.")] = 20,
+    limit: Limit = 20,
     as_json: Json = False,
 ) -> None:
-    """List the runs launched from the page, newest first."""
+    """List the runs of this machine, or those of a page, newest first."""
+    if not web and not recorded:
+        _show_local(limit, as_json=as_json)
+        return
     from astraflow.cli.output import show
     from astraflow.cli.page import runs_tables, web_api
 
@@ -81,8 +103,15 @@ def launch(
 
 
 @runs.command()
-def stop(name: Name, reason: Reason, key: Key = "", web: Web = "", as_json: Json = False) -> None:
+def stop(name: Name, reason: Reason = "", key: Key = "", web: Web = "", as_json: Json = False) -> None:
     """Stop a run; it can be resumed."""
+    if not web:
+        from astraflow.cli.page.local_runs import find_local
+        from astraflow.client.local_runs import stop_run
+
+        pid = stop_run(find_local(name))
+        typer.echo(f"{name} is stopping (process {pid})")
+        return
     from astraflow.cli.output import show
     from astraflow.cli.page import runs_tables, web_api
 
@@ -110,6 +139,11 @@ def logs(
     web: Web = "",
 ) -> None:
     """Print the end of a process's log."""
+    if not web:
+        from astraflow.cli.page.local_runs import print_local_log
+
+        print_local_log(name, program, follow=follow, every_s=FOLLOW_S)
+        return
     from astraflow.cli.page import runs_tables, web_api
 
     endpoint, path, offset = web_api.find_web(web), f"/launches/{web_api.path_segment(name)}/log", None

@@ -20,8 +20,8 @@ def launch_table(launches: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Returns the launched runs as a table."""
     table = Table("run", "state", "recipe", "by", "launched (UTC)", "last message")
     for launch in launches:
-        texts = (launch["recipe"], launch["actor"], _time_text(launch["launched_at"]), launch["final_message"])
-        table.add(launch["name"], _state(launch["state"]), *texts)
+        texts = (launch["recipe"], launch["actor"], time_text(launch["launched_at"]), launch["final_message"])
+        table.add(launch["name"], state_text(launch["state"]), *texts)
     return table if launches else Text("no launched runs")
 
 
@@ -30,7 +30,7 @@ def recorded_table(records: Sequence[Mapping[str, Any]]) -> RenderableType:
     table = Table("#", "run", "state", "recipe", "started (UTC)", "last report (UTC)")
     for record in records:
         state = Text("live", style="green") if record["is_live"] else Text("not live", style="dim")
-        times = (_time_text(record["started_at"]), _time_text(record["last_at"]))
+        times = (time_text(record["started_at"]), time_text(record["last_at"]))
         table.add(str(record["id"]), record["name"], state, record["recipe"], *times)
     return table if records else Text("no recorded runs")
 
@@ -70,7 +70,9 @@ def clean_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 def launch_line(launch: Mapping[str, Any]) -> RenderableType:
     """Returns the state of one run as a line."""
-    return Text.assemble(Text(launch["name"], style="bold"), " is ", _state(launch["state"]), f" in {launch['folder']}")
+    return Text.assemble(
+        Text(launch["name"], style="bold"), " is ", state_text(launch["state"]), f" in {launch['folder']}"
+    )
 
 
 def launch_body(
@@ -116,9 +118,11 @@ def printable(text: str) -> str:
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", text)
 
 
-def _state(state: str) -> Text:
+def state_text(state: str) -> Text:
+    """Returns the state of a run with its colour."""
     return Text(state, style=_STATES.get(state, ""))
 
 
-def _time_text(at: float) -> str:
+def time_text(at: float) -> str:
+    """Returns a time in UTC. at: Unix seconds."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")

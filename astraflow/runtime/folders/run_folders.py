@@ -51,6 +51,8 @@ class RunFacts:
     """Address where dataflow serves OpenMetrics; empty for none."""
     keda: str = ""
     """`HOST:PORT` where dataflow serves KEDA's external scaler (port 0 is a free one); empty for none."""
+    machine: str = ""
+    """Name, processors and memory of the machine; empty for a run of an earlier release."""
     traces: str = ""
     """Target of spans, `TO#SHARE` as in ASTRAFLOW_TRACES; empty for none."""
 

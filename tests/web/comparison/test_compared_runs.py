@@ -74,7 +74,7 @@ async def test_a_comparison_has_a_line_for_each_run_and_the_differing_settings(t
     assert ">start<" not in by_step
     assert lines[0].startswith("id,run,policy,step,")
     assert {line.split(",")[1] for line in lines[1:]} == {"one", "two"}
-    assert (notice.tone, notice.numbers) == ("bad", [2, 4, 1])
+    assert (notice.tone, notice.numbers) == ("bad", [2, 8, 1])
     assert unknown.status_code == 404
 
 
@@ -168,4 +168,4 @@ async def test_each_chart_of_a_comparison_has_exports_a_table_and_a_link(tmp_pat
         few = await notice_after(client, await client.get("/runs/compare/charts/reward?run=1"))
     assert unknown.status_code == 404
     assert "reward" in parsed(unknown).one("main").text, "the known charts"
-    assert (few.tone, few.numbers) == ("bad", [2, 4, 1])
+    assert (few.tone, few.numbers) == ("bad", [2, 8, 1])
