@@ -32,7 +32,9 @@ export function choose(form) {
     const shown = boxes();
     for (const box of shown) box.checked = chosen.has(box.value);
     const count = shown.filter((box) => box.checked).length;
-    form.querySelector('[data-part="chosen"]').textContent = `${count} selected`;
+    const counter = form.querySelector('[data-part="chosen"]');
+    if (!counter) return; // no row can be selected
+    counter.textContent = `${count} selected`;
     form.toggleAttribute("data-choosing", count > 0);
     const all = every();
     if (!all) return;
