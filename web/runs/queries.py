@@ -42,6 +42,8 @@ async def load_run_view_and_history(
         shown, policy, span=span, at_most=at_most, training_at_most=training_at_most, metric=metric
     )
     run = await shown.local(record)
+    if run is not None and run.recipe:
+        record.recipe = run.recipe  # the name that it was launched by; reports know the title of the recipe
     state = state_of(run, folder=record.folder, is_heard=shown.is_live)
     return run_view(record, past, policy=shown_policy, live=shown.report, dataflow=record.dataflow, state=state), past
 

@@ -12,7 +12,7 @@ from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.all_pages import advancing_reports
 from tests.web.comparison.test_compared_runs import recorded as kept
-from tests.web.runs.test_run_list import filled, record
+from tests.web.runs.test_run_list import filled, launched, record
 from tests.web.trajectories.test_trajectories import HOSTILE, recorded
 from web.charts import scales
 from web.runs.training import format_of
@@ -29,6 +29,27 @@ PLACE = """[
 
 A_FEW_LINES = 120
 """Pixels by which titles above may grow or shrink when their text changes."""
+
+
+COVERED = """
+    [...document.querySelectorAll('.run-head .page-actions a, .run-head .page-actions button')].filter((element) => {
+      const box = element.getBoundingClientRect();
+      return !element.contains(document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2));
+    }).map((element) => element.textContent.trim())
+"""
+"""Script that returns the buttons of a run's page whose centre is covered by another element."""
+
+
+@pytest.mark.long
+async def test_no_button_of_a_run_is_covered_at_any_width(tmp_path: Path, chromium: Browser) -> None:
+    launched("one")
+    await filled(tmp_path, record("one", seconds=60))
+    async with running_web(tmp_path, "") as web, logged_in_page(chromium, web.login_url) as (page, _, _context):
+        for width in (390, 1280, 1440, 1920):
+            await page.set_viewport_size({"width": width, "height": 900})
+            await page.goto(f"{web.address}/runs/1")
+            await expect(page.get_by_role("link", name="Logs")).to_be_visible()
+            assert await page.evaluate(COVERED) == [], width
 
 
 @pytest.mark.long
