@@ -265,6 +265,7 @@ PRINTS_NO_DATA = {
     "track": "exports data",
     "trajectories": "exports data",
     "audit export": "exports data",
+    "check export": "prints one line",
     "chat": "talks",
     "login-link": "prints one link",
     "health": "its exit code is the answer",
@@ -279,7 +280,7 @@ PRINTS_NO_DATA = {
     "engines remove": "removes files",
 }
 """Commands without `--json`, with the reason; so are those that serve until they are stopped."""
-SERVES = ("serve", "view", "join", "mcp", "maintainer run", "maintainer once")
+SERVES = ("serve", "ui", "view", "join", "mcp", "maintainer run", "maintainer once")
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -69,14 +69,14 @@ def test_commands_for_ended_runs_look_for_a_run_of_this_name(
     assert "run_folder" not in known.output + str(getattr(known.exception, "code", ""))
 
 
-def test_the_name_of_a_run_is_no_address(runs: Path) -> None:
+def test_an_active_run_is_called_by_its_name_and_an_ended_one_is_not(runs: Path) -> None:
     stored(runs / "morning", step=1)
     with raises_code(InvalidInput, "cli.not_an_address", "HOST:PORT"):
         find_run("morning", "token", None)
     with RunDirectory.opened(None, name="smoke", seed=0, recipe="{}") as active:
         active.update_facts(dataflow="127.0.0.1:4711")
-        with raises_code(InvalidInput, "cli.not_an_address", "127.0.0.1:4711"):
-            find_run(active.facts.run, "", None)
+        endpoint = find_run(active.facts.run, "", None)
+        assert (endpoint.address, endpoint.token) == ("127.0.0.1:4711", active.token)
 
 
 def test_the_last_step_is_the_newest_of_all_trainers(tmp_path: Path) -> None:
