@@ -19,11 +19,10 @@ from astraflow.cli.inspection.commands import plugins, report, set_aside, track,
 from astraflow.cli.inspection.trajectories_command import trajectories
 from astraflow.cli.maintainer.commands import maintainer, mcp
 from astraflow.cli.models.commands import chat, export, fetch
-from astraflow.cli.page.commands import audit, login_link, runs
+from astraflow.cli.page.commands import audit, login_link, runs, ui
 from astraflow.cli.recipes.commands import new, recipes
 from astraflow.cli.running.commands import demo, prepare, run
 from astraflow.cli.services.commands import join, serve
-from astraflow.cli.services.control_commands import ui
 from astraflow.cli.services.health import health
 from astraflow.cli.services.tokens import keys, token
 from astraflow.cli.simulate import simulate

@@ -135,3 +135,8 @@ def serve_page(argv: Sequence[str], on_ready: Callable[[str], None]) -> int:
         if program.poll() is None:
             program.terminate()
             program.wait(GRACE_S)
+
+
+def has_display() -> bool:
+    """Returns True if a graphical browser can open here; a text browser would occupy the terminal."""
+    return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from astraflow.cli.options import Json
+from astraflow.cli.options import Json, Port
 
 runs = typer.Typer(
     name="runs",
@@ -232,3 +232,13 @@ def login_link(location: Location = None) -> None:
     from astraflow.cli.page.page_programs import login_link as print_login_link
 
     raise typer.Exit(print_login_link(location))
+
+
+def ui(
+    port: Port = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the link without opening a browser.")] = False,
+) -> None:
+    """Open the page with all runs of this machine in a browser, and serve it until Ctrl-C if it does not run yet."""
+    from astraflow.cli.page.all_runs_page import open_page
+
+    raise typer.Exit(open_page(port=port, opens_browser=not no_browser))

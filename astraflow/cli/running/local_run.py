@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import sys
 import time
 import webbrowser
@@ -17,7 +16,7 @@ from rich.text import Text
 
 from astraflow.access.authority import Authority
 from astraflow.cli.fleet.config import fleet_values, remote_pools
-from astraflow.cli.inspection.archive_viewer import LINK
+from astraflow.cli.inspection.archive_viewer import LINK, has_display
 from astraflow.cli.inspection.conversations import print_conversations
 from astraflow.cli.inspection.report_viewer import reports
 from astraflow.cli.inspection.run_summary import RunReports, Summary
@@ -410,11 +409,6 @@ def _write_settings(
         directory.write_fleet_config(fleet_values(recipe, run=directory.facts.run))
     if options.maintainer_kind:
         directory.write_maintainer_config(maintainer_values(recipe, kind=options.maintainer_kind))
-
-
-def has_display() -> bool:
-    """Returns True if a graphical browser can open here; a text browser would occupy the terminal."""
-    return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def _loop_time(at: float) -> float:

@@ -127,16 +127,6 @@ def web(
     run_web(directory or home() / "web", options, token=read_token(token_file))
 
 
-def ui(
-    port: Port = 0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the link without opening a browser.")] = False,
-) -> None:
-    """Open the page with all runs of this machine in a browser, and serve it until Ctrl-C if it does not run yet."""
-    from astraflow.cli.services.all_runs_page import open_page
-
-    raise typer.Exit(open_page(port=port, opens_browser=not no_browser))
-
-
 def fleet(
     config: Annotated[Path, typer.Argument(help="TOML file with providers and pools (docs/how-to/fleet.md).")],
     dataflow: Dataflow,

@@ -4,8 +4,7 @@ import subprocess
 import sys
 import webbrowser
 
-from astraflow.cli.inspection.archive_viewer import LINK, WEB, serve_page
-from astraflow.cli.running.local_run import has_display
+from astraflow.cli.inspection.archive_viewer import LINK, WEB, has_display, serve_page
 from astraflow.runtime.folders.run_folders import home
 from astraflow.runtime.imports import require_package
 from astraflow.runtime.locks import is_locked
