@@ -166,7 +166,9 @@ class SyntheticRun:
         for sample in self.samples(sequence):
             if query.policy in ("", sample.policy) and query.step in (None, sample.step):
                 members.setdefault(sample.group, []).append(sample)
-        return GroupPage(groups=tuple(_sampled_group(of_group) for of_group in members.values()), has_older=False)
+        groups = sorted(map(_sampled_group, members.values()), key=lambda group: -group.ordinal)
+        matching = [group for group in groups if query.before is None or group.ordinal < query.before]
+        return GroupPage(groups=tuple(matching[: query.limit]), has_older=len(matching) > query.limit)
 
     def sample_index(self, sequence: int, query: SampleIndexQuery) -> SampleIndex:
         """Returns the steps with samples that are nearest to the one of the query; every prompt is sampled once."""

@@ -82,7 +82,7 @@ SKIPPED_PATHS = (
     "/static/{build}/{path:path}",
 )
 
-QUERY_OF_PATH = {"/runs/compare": "?run=1"}
+QUERY_OF_PATH = {"/runs/compare": "?run=1", "/runs/{run_id}/prompts": "?group=train:48&policy=solver"}
 """Query strings that paths require."""
 
 

@@ -143,7 +143,7 @@ def _ends(groups: Sequence[SampledGroup], step: int | None) -> list[tuple[float,
         (
             (at, group)
             for group in groups
-            if (at := step_or_version(group)) is not None and group.reward_mean is not None
+            if (at := group.step_or_version) is not None and group.reward_mean is not None
         ),
         key=lambda pair: pair[0],
     )
@@ -153,11 +153,6 @@ def _ends(groups: Sequence[SampledGroup], step: int | None) -> list[tuple[float,
     until_step = [pair for pair in dated if step is not None and pair[0] <= step]
     first_at, first = until_step[-1] if until_step else dated[0]
     return [((last.reward_mean or 0.0) - (first.reward_mean or 0.0), first, last)] if first_at < last_at else []
-
-
-def step_or_version(group: SampledGroup) -> int | None:
-    """Returns the step that trained on a group, or the version that an evaluation pinned; None without both."""
-    return group.step if group.step is not None else group.version
 
 
 async def _typical(source: StepSource, group: SampledGroup) -> StepSample | None:

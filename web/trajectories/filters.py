@@ -80,6 +80,12 @@ class SampleFilter:
         return replace(self, before=None, after=None) != SampleFilter()
 
     @property
+    def hides_members(self) -> bool:
+        """Whether the filter may hide members of a group of which it shows others."""
+        whole = SampleFilter(policy=self.policy, group=self.group, outcome=self.outcome, step=self.step)
+        return replace(self, before=None, after=None) != whole
+
+    @property
     def is_first_page(self) -> bool:
         """Whether the page starts with the newest trajectory."""
         return self.before is None and self.after is None

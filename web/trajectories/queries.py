@@ -15,8 +15,12 @@ from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.reports.queries import (
     EventPage,
     EventQuery,
+    GroupPage,
+    GroupQuery,
     RewardHistogram,
     RewardQuery,
+    SampleIndex,
+    SampleIndexQuery,
     TrajectoryPage,
     TrajectoryQuery,
 )
@@ -27,12 +31,14 @@ from web.history.report_json import report_from_json
 from web.requests.run_lookup import ShownRun
 from web.trajectories.data_sets import LabelledRollout, rollout_of
 from web.trajectories.filters import SampleFilter
-from web.trajectories.views import SampledGroup, group_samples
+from web.trajectories.views import GroupKey, SampledGroup, group_samples
 
 SAMPLES_PER_PAGE = 48
 MAX_GROUP_MEMBERS = 200
 """Maximum number of members of a group that are shown."""
 HISTOGRAM_BINS = 24
+NEAR_STEPS = 9
+"""Steps around the shown one among which the previous and the next one are found."""
 MAX_SAVED = 20_000
 """Most trajectories of a filter that become a data set."""
 SAVED_PAGE = 500
@@ -49,6 +55,12 @@ class SampleSource(Protocol):
 
     async def events(self, query: EventQuery) -> EventPage:
         """Returns events of the whole run."""
+
+    async def groups(self, query: GroupQuery) -> GroupPage:
+        """Returns their groups, with statistics."""
+
+    async def sample_index(self, query: SampleIndexQuery) -> SampleIndex:
+        """Returns the steps and the prompts with groups."""
 
     async def evaluations(self, *, before: int | None = None, limit: int = 20) -> tuple[EvaluationReport, ...]:
         """Returns evaluation rounds, newest first."""
@@ -81,27 +93,50 @@ class SamplePage:
     """`before` of the next page; None on the last page."""
     newer: int | None = None
     """`after` of the previous page; None on the first page."""
+    steps: tuple[int, ...] = ()
+    """Steps with samples near the shown step; empty if no step is chosen."""
+    requested_step: int | None = None
+    """Step of the address, if it has no samples: the page shows the nearest one that has some. None otherwise."""
     record_note: str = ""
     """Note about a recorded run; empty for a live run."""
     problem: str = ""
     problem_code: str = ""
     """Code of the error behind `problem`."""
 
+    def neighbour(self, *, is_next: bool) -> int | None:
+        """Returns the next or the previous step with samples; None without one."""
+        step = self.filters.step
+        if step is None:
+            return None
+        if is_next:
+            return min((other for other in self.steps if other > step), default=None)
+        return max((other for other in self.steps if other < step), default=None)
+
 
 async def sample_page(samples: RunSamples, filters: SampleFilter) -> SamplePage:
-    """Returns the page; a failure becomes its `problem`."""
+    """Returns the page; a failure becomes its `problem`. A step without samples is replaced by the nearest one."""
+    requested = filters.step
+    steps: tuple[int, ...] = ()
     try:
+        if requested is not None:
+            index = SampleIndexQuery(policy=filters.policy, near=requested, limit=NEAR_STEPS)
+            steps = (await samples.source.sample_index(index)).steps
+            nearest = min(steps, key=lambda step: abs(step - requested), default=requested)
+            filters = replace(filters, step=nearest)
         page = await _page_of_whole_groups(samples, filters)
         spread = await reward_spread(samples, filters)
         term_spread = await reward_spread(samples, filters, of_term=True) if filters.term else None
+        whole = await _whole_groups(samples, page.trajectories) if filters.hides_members else {}
     except AstraFlowError as error:
         return SamplePage(filters=filters, record_note=samples.record_note, problem=str(error), problem_code=error.code)
     trajectories = page.trajectories
     return SamplePage(
         filters=filters,
-        groups=group_samples(trajectories, samples.node_names),
+        groups=group_samples(trajectories, samples.node_names, whole=whole),
         spread=spread,
         term_spread=term_spread,
+        steps=steps,
+        requested_step=requested if requested != filters.step else None,
         record_note=samples.record_note,
         older=trajectories[-1].ordinal if trajectories and page.has_older else None,
         newer=trajectories[0].ordinal if trajectories and page.has_newer else None,
@@ -118,6 +153,15 @@ async def reward_spread(samples: RunSamples, filters: SampleFilter, *, of_term: 
     term = filters.term if of_term else ""
     matching = unbounded.query(limit=1)
     return await samples.source.rewards(RewardQuery(matching=matching, max_bins=HISTOGRAM_BINS, term=term))
+
+
+async def _whole_groups(
+    samples: RunSamples, shown: Sequence[SampledTrajectory]
+) -> Mapping[GroupKey, Sequence[SampledTrajectory]]:
+    """Returns all members of the groups of some trajectories. Raises: AstraFlowError."""
+    keys = list(dict.fromkeys((sample.group, sample.policy) for sample in shown))
+    groups = await asyncio.gather(*(members_of_group(samples, group, policy) for group, policy in keys))
+    return dict(zip(keys, groups, strict=True))
 
 
 async def members_of_group(samples: RunSamples, group: str, policy: str) -> tuple[SampledTrajectory, ...]:

@@ -21,6 +21,7 @@ from web.trajectories.episodes import episode_tree
 from web.trajectories.filters import ending_options, filter_from, outcome_named
 from web.trajectories.hops import hop_rows
 from web.trajectories.labels import LABEL_KEYS, labels_of_run
+from web.trajectories.prompts import prompt_history
 from web.trajectories.queries import (
     RunSamples,
     SamplePage,
@@ -37,6 +38,9 @@ from web.trajectories.turns import LEGEND
 from web.trajectories.views import group_samples
 
 router = APIRouter()
+
+MAX_DIGITS = 16
+"""Longest number of a step in an address. Digits."""
 
 Ordinal = Annotated[int, Path(ge=0, le=2**53)]
 
@@ -62,6 +66,7 @@ async def show(request: Request, shown: ShownRunDep, database: DatabaseDep) -> R
         samples = await sample_page(await samples_of_run(shown), sample_filter)
     except Unavailable as problem:
         samples = SamplePage(filters=sample_filter, problem=str(problem), problem_code=problem.code)
+    sample_filter = samples.filters
     path = f"/runs/{shown.id}/trajectories"
     return shown.run.pages.page(
         request,
@@ -121,6 +126,32 @@ async def show_group(
         record_note=samples.record_note,
         labels=await _labels_by_ordinal(database, shown.id, [member.ordinal for member in members]),
         label_keys=LABEL_KEYS,
+    )
+
+
+@router.get("/runs/{run_id}/prompts")
+@needs(Permission.READ)
+async def show_prompt(
+    request: Request,
+    shown: ShownRunDep,
+    group: Annotated[str, Query(max_length=200)] = "",
+    policy: Annotated[str, Query(max_length=200)] = "",
+) -> Response:
+    """Shows the prompt of a group at several steps side by side; `at` in the address chooses steps."""
+    head, samples = await shown.header(), await samples_of_run(shown)
+    chosen = [int(at) for at in request.query_params.getlist("at") if at.isdecimal() and len(at) < MAX_DIGITS]
+    history = await prompt_history(samples, group, policy, chosen)
+    if history is None:
+        raise HTTPException(404, f"No samples of group {group[:120]}. Samples of some groups only are stored.")
+    return shown.run.pages.page(
+        request,
+        "trajectories/prompt.html",
+        page="runs",
+        head=head,
+        group=group,
+        policy=policy,
+        history=history,
+        record_note=samples.record_note,
     )
 
 

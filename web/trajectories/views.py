@@ -61,21 +61,41 @@ class SampledGroup:
     summary: str
     has_signal: bool
     """False when all members scored alike, so there is nothing to learn."""
+    tones: tuple[str, ...]
+    """Tone of each member of the whole group."""
+    shown: int | None
+    """Members that match the filter, where it hides others; None without hidden members. Summary, mean and signal are
+    those of the whole group."""
     outcome: str
     at: float
 
 
-def group_samples(samples: Sequence[SampledTrajectory], names: Mapping[str, str]) -> tuple[SampledGroup, ...]:
-    """Returns groups in order of first appearance, with members by ordinal. names: node names by node id."""
-    groups: dict[tuple[str, str], list[SampledTrajectory]] = {}
+GroupKey = tuple[str, str]
+"""Id of a group, and the policy whose part of it is meant."""
+
+
+def group_samples(
+    samples: Sequence[SampledTrajectory],
+    names: Mapping[str, str],
+    *,
+    whole: Mapping[GroupKey, Sequence[SampledTrajectory]] | None = None,
+) -> tuple[SampledGroup, ...]:
+    """Returns groups in order of first appearance, with members by ordinal. names: node names by node id. whole: all
+    members of groups of which the samples are a part."""
+    groups: dict[GroupKey, list[SampledTrajectory]] = {}
     for sample in samples:
         groups.setdefault((sample.group, sample.policy), []).append(sample)
-    return tuple(_group(sorted(members, key=lambda member: member.ordinal), names) for members in groups.values())
+    return tuple(
+        _group(sorted(members, key=lambda member: member.ordinal), names, (whole or {}).get(key) or members)
+        for key, members in groups.items()
+    )
 
 
-def _group(members: Sequence[SampledTrajectory], names: Mapping[str, str]) -> SampledGroup:
+def _group(
+    members: Sequence[SampledTrajectory], names: Mapping[str, str], whole: Sequence[SampledTrajectory]
+) -> SampledGroup:
     first = members[0]
-    rewards = [member.reward for member in members if member.failure is None]
+    rewards = [member.reward for member in whole if member.failure is None]
     best, worst = max(rewards, default=0.0), min(rewards, default=0.0)
     outcomes = sorted({outcome_of(member) for member in members})
     return SampledGroup(
@@ -88,14 +108,20 @@ def _group(members: Sequence[SampledTrajectory], names: Mapping[str, str]) -> Sa
         ),
         members=tuple(_sample(member, names, best=best, worst=worst) for member in members),
         reward=formats.reward(sum(rewards) / len(rewards) if rewards else None),
-        summary=_summary(rewards, failed=len(members) - len(rewards)),
+        summary=group_summary(rewards, failed=len(whole) - len(rewards)),
         has_signal=len(set(rewards)) > 1,
+        tones=tuple(
+            "bad" if member.failure is not None else tone_of(member.reward, best=best, worst=worst)
+            for member in sorted(whole, key=lambda member: member.ordinal)
+        ),
+        shown=len(members) if len(members) < len(whole) else None,
         outcome=", ".join(outcomes),
         at=max(member.at for member in members),
     )
 
 
-def _summary(rewards: Sequence[float], *, failed: int) -> str:
+def group_summary(rewards: Sequence[float], *, failed: int) -> str:
+    """Returns the rewards of a group's members in a few words. failed: members without a reward."""
     if not rewards:
         return f"all {failed} failed"
     failed_text = f", {failed} failed" if failed else ""

@@ -192,6 +192,11 @@ class SampledGroup:
     version: int | None = None
     """For a group of an evaluation, the newest version that wrote its answers; None for others."""
 
+    @property
+    def step_or_version(self) -> int | None:
+        """Step that trained on the group, or version that an evaluation pinned; None without both."""
+        return self.step if self.step is not None else self.version
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPage:

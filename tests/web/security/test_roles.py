@@ -54,6 +54,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /runs/{run_id}/trajectories/{ordinal}/calls/{number}": ROLES,
     "GET /runs/{run_id}/groups/{group:path}": ROLES,
     "GET /runs/{run_id}/labels": ROLES,
+    "GET /runs/{run_id}/prompts": ROLES,
     "POST /runs/{run_id}/trajectories/{ordinal}/labels": ACTING,
     "POST /runs/{run_id}/labels/{label_id}/remove": ACTING,
     "GET /runs/{run_id}/data-sets/{kind}.jsonl": ROLES,
