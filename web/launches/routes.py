@@ -1,5 +1,7 @@
 """`/runs/new` and `/launches`: launches runs from recipes, and stops, resumes and shows launched runs."""
 
+import asyncio
+import time
 from collections.abc import Iterable
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -16,7 +18,7 @@ from web.launches import favourites, launch_choice
 from web.launches.launch_choice import LaunchRequest, Purpose, launch_source
 from web.launches.recipe_cards import recipe_list
 from web.launches.schemas import MAX_TEXT
-from web.launches.views import SETTING_PREFIX, LaunchChoice, launch_view, text_digest
+from web.launches.views import SETTING_PREFIX, LaunchChoice, LaunchView, launch_view, text_digest
 from web.requests.commands import Commands
 from web.requests.dependencies import (
     RUN_COOKIE,
@@ -132,7 +134,7 @@ async def show(
     request: Request, pages: PagesDep, launches: LaunchesDep, admins: AdminsDep, name: str, program: str = ""
 ) -> Response:
     """Shows the state and the logs of a launched run."""
-    view = launch_view(await launches.launcher.launch(name), program)
+    view = await _launch_view(launches, name, program)
     return pages.page(request, "launches/launch.html", page="runs", view=view, admins=admins)
 
 
@@ -142,9 +144,7 @@ async def show_state(
     request: Request, pages: PagesDep, launches: LaunchesDep, admins: AdminsDep, name: str
 ) -> Response:
     """Returns the state of a launched run, as a fragment."""
-    return pages.page(
-        request, "launches/_state.html", view=launch_view(await launches.launcher.launch(name), ""), admins=admins
-    )
+    return pages.page(request, "launches/_state.html", view=await _launch_view(launches, name), admins=admins)
 
 
 @router.get("/launches/{name}/log")
@@ -284,3 +284,9 @@ def _options(form_values: dict[str, str], usual: LaunchOptions) -> LaunchOptions
 def _checked_boxes(options: LaunchOptions) -> dict[str, str]:
     boxes = {"fleet": options.has_fleet, "ends_by_itself": options.ends_by_itself}
     return {name: "on" for name, is_on in boxes.items() if is_on}
+
+
+async def _launch_view(launches: Launches, name: str, program: str = "") -> LaunchView:
+    """Returns the view of a run, whose logs are read in a thread."""
+    run = await launches.launcher.launch(name)
+    return await asyncio.to_thread(launch_view, run, program, now=time.time())

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from astraflow.client.local_runs import LAUNCH_LOG, LocalRun, LocalRunState
+from astraflow.client.local_runs import LAUNCH_LOG, LocalRun, LocalRunState, log_tail
 from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.contract.launching import FormField, FormProblem, ProviderCheck, RecipeForm, RecipePreflight
 from astraflow.runtime.config.setting_permissions import SettableBy
@@ -16,6 +16,7 @@ from astraflow.runtime.folders.launch_facts import LaunchFacts
 from web.components.formats import several
 from web.launcher.options import LaunchOptions
 from web.launches.cost import cost_of_nodes, cost_of_pools, instances_text
+from web.launches.progress import SUPERVISOR_LOG, Phase, has_started, phases, start_duration_s
 
 LAUNCHES_PATH = "/api/v1/launches"
 """Address of launches in the API."""
@@ -289,6 +290,15 @@ class LaunchView:
     """Processes that have a log."""
     program: str
     """Process whose log is shown."""
+    phases: tuple[Phase, ...]
+    """Phases of its start."""
+    start_s: float
+    """Time from the start to the first step. Seconds; 0 before it."""
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether its latest start made no step yet."""
+        return not has_started(self.phases)
 
     @property
     def tone(self) -> str:
@@ -317,12 +327,20 @@ def _as_json(field: FormField) -> bool | int | float | str | None:
     return text or None
 
 
-def launch_view(run: LocalRun, program: str) -> LaunchView:
-    """Returns the page of a launch."""
+def launch_view(run: LocalRun, program: str, *, now: float) -> LaunchView:
+    """Returns the page of a launch. now: Unix seconds."""
     programs = tuple(run.folder.logs())
     usual = LAUNCH_LOG if LAUNCH_LOG in programs else next(iter(programs), "")
     chosen = program if program in programs else usual
-    return LaunchView(run=run, options=_start_options_text(run), programs=programs, program=chosen)
+    log = log_tail(run.folder, SUPERVISOR_LOG)[0] if SUPERVISOR_LOG in programs else ""
+    return LaunchView(
+        run=run,
+        options=_start_options_text(run),
+        programs=programs,
+        program=chosen,
+        phases=phases(log, launched_at=run.started_at, now=now, has_ended=not run.is_active),
+        start_s=start_duration_s(log),
+    )
 
 
 def _start_options_text(run: LocalRun) -> str:

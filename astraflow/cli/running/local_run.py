@@ -46,6 +46,9 @@ from astraflow.wire.channel import authority_client_tls
 JOINED_NODES_WAIT_S = 10.0
 """Longest wait for nodes from elsewhere to leave a complete run. Seconds."""
 
+RUN = "run"
+"""Name of the run among its processes, in the log of their events."""
+
 _IN_RUN = (NodeState.JOINING, NodeState.READY, NodeState.DRAINING)
 
 
@@ -102,6 +105,10 @@ class LocalRun:
         """Address of the page; empty while it does not serve."""
         self._is_complete = False
         """True once the stop condition is met and the run continues."""
+        self._has_stepped = False
+        """True once a trainer has made a step since this start."""
+        self._steps_before: int | None = None
+        """Steps in the first report of this start; None before it."""
         self._busy_with = "starting"
         self._reason = "stopped by the user"
 
@@ -222,6 +229,7 @@ class LocalRun:
         for event in announced_events(report, after=self._announced_at):
             self._announced_at = event.at
             self._screen.print_message(render(event), style="yellow")
+        self._note_first_step(sum(stream.training.steps for stream in report.streams))
         if any(stream.training.steps for stream in report.streams):
             self._screen.progress(report)
         else:
@@ -232,6 +240,14 @@ class LocalRun:
                 f"Stop condition reached: {report.completion.reason}. The run continues; Ctrl-C ends it.",
                 style="green" if report.completion.has_learned else "yellow",
             )
+
+    def _note_first_step(self, steps: int) -> None:
+        """Logs the first step after this start, for the progress of the start. steps: of all policies, ever."""
+        if self._steps_before is None:
+            self._steps_before = steps
+        if steps > self._steps_before and not self._has_stepped:
+            self._has_stepped = True
+            self._on_event(ProcessEvent(program=RUN, kind="stepped"))
 
     def _page(self, address: str) -> str:
         """Returns the login link of the page, or its address with the command for a link."""

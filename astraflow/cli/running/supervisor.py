@@ -158,8 +158,9 @@ class Supervisor:
     def mark_ready(self, name: str) -> None:
         """Marks a program that does not announce itself as ready, because a report shows it working."""
         for process in self._processes:
-            if process.program.name == name:
+            if process.program.name == name and not process.has_been_ready:
                 process.has_been_ready = True
+                self._on_event(ProcessEvent(program=name, kind="ready"))
 
     async def wait_until_exited(self, name: str) -> None:
         """Waits until the program `name`, which may exit by itself, has exited."""
