@@ -80,3 +80,9 @@ async def test_static_files_of_other_releases_are_not_found(web: RunningWeb) -> 
     async with web.client() as client:
         for path in ("/static/0123456789ab/js/main.js", f"/static/{build_stamp()}/js/%2e%2e/%2e%2e/app.py"):
             assert (await client.get(path)).status_code == 404, path
+
+
+def test_the_braces_of_every_style_sheet_balance() -> None:
+    for path in (STATIC / "css").rglob("*.css"):
+        text = path.read_text()
+        assert text.count("{") == text.count("}"), f"{path}: a stray brace drops the rules after it, in all files"

@@ -191,7 +191,7 @@ async def set_override(
 
     undo = Undo.RELEASE if minutes else None
     return await redirect_with_result(
-        command(), failed="The override was not changed", page=_path(pool), undo=undo, of=pool
+        command(), failed="The hold was not changed", page=_path(pool), undo=undo, of=pool
     )
 
 

@@ -25,7 +25,7 @@ AGE = ".age"
 async def test_without_scripts_the_page_has_numbers_and_charts(web: RunningWeb, chromium: Browser) -> None:
     async with logged_in_page(chromium, web.login_url, java_script_enabled=False) as (page, complaints, _):
         await page.reload()
-        await expect(page.locator("h1")).to_contain_text("The trainer is")
+        await expect(page.locator("h1")).to_contain_text("Reward rose")
         await expect(page.locator(STEPS)).to_have_text("131")
         box = await page.locator("figure.chart .sparkline").first.bounding_box()
         await expect(page.get_by_role("button", name="Pause")).to_be_hidden()
@@ -255,7 +255,7 @@ async def test_a_new_user_logs_in_by_link_and_then_by_password(web: RunningWeb, 
             await own.get_by_label("Name").fill("bob")
             await own.get_by_label("Password").fill("a sentence is easy")
             await own.keyboard.press("Enter")
-            await expect(own.locator("h1")).to_contain_text("The trainer is")
+            await expect(own.locator("h1")).to_contain_text("Reward rose")
             assert own_complaints.heard == []
 
         await page.goto(f"{web.address}/settings")

@@ -90,13 +90,13 @@ async def _resize(operator_page: OperatorPage) -> None:
 
 
 async def _set_and_end_an_override(operator_page: OperatorPage) -> None:
-    await operator_page.keys.choose("Manual override for", "60")
+    await operator_page.keys.choose("Hold all nodes for", "60")
     await operator_page.keys.fill("Reason", "by keys")
     await operator_page.keys.press("Enter")
-    await operator_page.keys.flash_message("Manual override of pool eu for 60 minutes")
+    await operator_page.keys.flash_message("Hold for 60 minutes")
     assert operator_page.fleet.status().pools[0].override_reason == "by keys"
-    await operator_page.keys.use("End override")
-    await operator_page.keys.flash_message("Manual override of pool eu ended")
+    await operator_page.keys.use("End the hold")
+    await operator_page.keys.flash_message("Hold ended")
     assert operator_page.fleet.status().pools[0].override_until_at is None
 
 

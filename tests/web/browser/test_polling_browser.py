@@ -95,7 +95,7 @@ async def test_runs_update_in_place_and_new_decisions_wait_for_a_click(
         shown = await rows.count()
         other = await context.new_page()
         await other.goto(f"{pages.address}/pools/eu")
-        await other.get_by_role("button", name="Override", exact=True).click()
+        await other.get_by_role("button", name="Hold", exact=True).click()
         await expect(other.locator(".flash")).to_be_visible()
         await page.bring_to_front()
         chip = page.locator("#newer a")

@@ -44,7 +44,7 @@ async def test_a_plain_form_keeps_what_was_typed_over_the_login(
         await form.locator('select[name="minutes"]').select_option("60")
         await form.locator('input[name="reason"]').fill("maintenance of the rack")
         pages.clock.push(HOURS_S)
-        await form.get_by_role("button", name="Override").click()
+        await form.get_by_role("button", name="Hold").click()
         await expect(page.locator("h1")).to_have_text("Log in again")
         assert await page.locator("main").get_attribute("data-code") == "login.session_ended"
         await page.get_by_role("link", name="Log in and return to the form").click()
@@ -54,7 +54,7 @@ async def test_a_plain_form_keeps_what_was_typed_over_the_login(
         await expect(form.locator('select[name="minutes"]')).to_have_value("60")
         await expect(form.get_by_role("status")).to_be_visible()
         assert fleet.status().pools[0].override_until_at is None, "nothing was sent"
-        await form.get_by_role("button", name="Override").click()
+        await form.get_by_role("button", name="Hold").click()
         await expect(page.locator(".flash")).to_be_visible()
         assert fleet.status().pools[0].override_until_at is not None
         await page.goto(f"{pages.address}/pools/eu")
@@ -90,7 +90,7 @@ async def test_a_form_of_an_earlier_session_in_another_tab_keeps_what_was_typed(
         await other.goto(f"{pages.address}/login")
         await log_in(other)
         await other.wait_for_url(f"{pages.address}/")
-        await form.get_by_role("button", name="Override").click()
+        await form.get_by_role("button", name="Hold").click()
         assert await page.locator("main").get_attribute("data-code") == "request.wrong_form_token"
         await page.get_by_role("link", name="Return to the form").click()
         await expect(form.locator('input[name="reason"]')).to_have_value("typed before")

@@ -86,7 +86,7 @@ async def test_the_reloaded_part_of_a_pool_page_has_changes_and_no_forms(
         await fleet.parts.want(3)
         now = await client.get("/pools/eu/now", headers={"if-none-match": same.headers["etag"]})
         assert now.status_code == 200
-        for text in ("a visit", "End override", "intended", "no node is removed", "hx-swap-oob"):
+        for text in ("a visit", "End the hold", "intended", "no node is removed", "hx-swap-oob"):
             assert text in now.text, text
         for field in ('name="target"', 'name="min_nodes"', 'name="reason"'):
             assert field not in now.text, f"{field} is typed into"

@@ -88,7 +88,7 @@ async def test_a_viewer_sees_the_role_that_each_action_needs(
                 ("/nodes", "to drain nodes"),
                 ("/nodes/n0", "to drain it"),
                 ("/pools/eu", "to end the override"),
-                ("/pools/eu", "to plan sizes and set overrides"),
+                ("/pools/eu", "to plan sizes and hold nodes"),
             ):
                 page = parsed(await viewer.get(path))
                 lines = page.texts(".needs-role[data-role=operator]")
