@@ -206,7 +206,7 @@ def maintainer_view(look: MaintainerSnapshot, fleet: FleetStatus | None, setting
     commands: dict[str, Any] = {
         "run_command": "astraflow run RECIPE --fleet --maintainer scripted",
         "serve_command": (
-            f"astraflow serve maintainer maintainer.toml --dataflow {settings.dataflow} "
+            f"astraflow serve maintainer maintainer.toml --dataflow {settings.dataflow or 'HOST:PORT'} "
             f"--fleet {settings.fleet or '127.0.0.1:7070'}"
         ),
     }
