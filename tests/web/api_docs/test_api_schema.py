@@ -48,7 +48,10 @@ def fleet_ledger(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("fleet_ledger")
-async def test_the_api_conforms_to_its_schema(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("phases", ["examples,fuzzing", pytest.param("coverage", marks=pytest.mark.long)])
+async def test_the_api_conforms_to_its_schema(
+    phases: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("web.service.Launcher", FakeLauncher)  # avoids hundreds of real launches
     monkeypatch.setattr("web.service.Catalogue", FakeCatalogue)
@@ -65,7 +68,7 @@ async def test_the_api_conforms_to_its_schema(url: str, tmp_path: Path, monkeypa
             *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIG), "run"),
             f"{web.address}/api/v1/openapi.json",
             *("--header", f"Authorization: Bearer {token}", "--checks", "all", "--max-examples", EXAMPLES),
-            *("--seed", "1", "--no-color", "--phases", "examples,coverage,fuzzing", "--request-timeout", "10"),
+            *("--seed", "1", "--no-color", "--phases", phases, "--request-timeout", "10"),
             *("--suppress-health-check", "all", "--generation-database", ":memory:"),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -84,7 +87,7 @@ async def test_the_api_conforms_to_its_schema(url: str, tmp_path: Path, monkeypa
     assert program.returncode == 0, text[-12000:]
     counted = re.search(r"(\d+) generated, (\d+) passed", text)
     assert counted is not None, text[-3000:]
-    assert int(counted[1]) == int(counted[2]) > 500
+    assert int(counted[1]) == int(counted[2]) > 300
 
 
 async def _go_on(fake: FakeControlPlane) -> None:
