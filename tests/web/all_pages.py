@@ -70,6 +70,7 @@ EXTRA_ADDRESSES = (
     "/pools/eu/what-if?min_nodes=1&max_nodes=4",
     "/search?q=node",
     "/?event=1",
+    "/alerts/new?run=reverse-0001&series=policy/solver&value=wait",
     "/no-such-page",
 )
 """Addresses of page states that `addresses` does not derive from the routes."""
@@ -162,7 +163,7 @@ async def served_site(
         launched = await _launched(admin, text) if is_launched else {}
         proposed = (await maintainer.propose(plane, POOL, 6, reason=text)).plan.id
         proposal = {f"{root}/maintainer/proposals/{{plan}}": {"plan": str(proposed)} for root in ("", "/api/v1")}
-        created = await _make(admin, text) | launched | proposal
+        created = await _make(admin, text) | await _alerted(admin, fake, text) | launched | proposal
         try:
             async with advancing_reports(fake):
                 yield ServedSite(web=web, fake=fake, fleet=fleet, admin=admin, made=created)
@@ -188,6 +189,23 @@ async def _make(admin: httpx.AsyncClient, text: str) -> dict[str, dict[str, str]
         "/decisions/{entry_id}": {"entry_id": decided[0]["id"]},
         "/api/v1/decisions/{decision_id}": {"decision_id": decided[0]["id"]},
     }
+
+
+async def _alerted(admin: httpx.AsyncClient, fake: FakeControlPlane, text: str) -> dict[str, dict[str, str]]:
+    """Creates a receiver and a rule whose alert fires; returns values by path."""
+    hook = {"name": "ops", "kind": "webhook", "target": "https://hooks.example.org/x"}
+    assert (await admin.post("/alerts/receivers", data=hook)).status_code == 200
+    rule = {"name": text[:80], "series": "policy/solver:steps", "condition": "above", "threshold": "1"}
+    assert (await admin.post("/alerts/new", data={**rule, "runs": "*"})).status_code == 303
+
+    async def has_fired() -> bool:
+        await fake.advance()
+        return bool((await admin.get("/api/v1/alerts")).json()["items"])
+
+    await until(has_fired, what="an alert")
+    rules = {f"/alerts/rules/{{rule_id}}{more}": {"rule_id": "1"} for more in ("", "/delete")}
+    receivers = {"/alerts/receivers/{receiver_id}/delete": {"receiver_id": "1"}}
+    return {"/alerts/{alert_id}": {"alert_id": "1"}, **rules, **receivers}
 
 
 async def _launched(admin: httpx.AsyncClient, text: str) -> dict[str, dict[str, str]]:

@@ -73,6 +73,10 @@ class AlertEngine:
         """Alerts that fire, the latest first."""
         return sorted(self._open.values(), key=lambda alert: -alert.began_at)
 
+    def firing_in(self, run: str) -> list[Alert]:
+        """Alerts of a run that fire."""
+        return [alert for (_, name), alert in self._open.items() if name == run]
+
     def observe(self, run: str, report: Report, samples: Iterable[Sample]) -> None:
         """Evaluates a report of a run and what will be recorded of it."""
         watch = self._runs.get(run)

@@ -23,6 +23,9 @@ T = TypeVar("T")
 MAX_RECEIVERS = 20
 MAX_MUTE_S = 30 * 86400.0
 
+RUN_ALERTS = 200
+"""Alerts of one run that its charts show, the latest."""
+
 KEPT_ALERTS = 2000
 """Resolved alerts that are kept, the newest."""
 
@@ -249,6 +252,12 @@ class AlertStore:
     ) -> None:
         command = AuditedCommand(action=action, target=target, before=before or {}, after=after or {}, reason=reason)
         self._audit_log.append(session, by, command)
+
+
+def latest_alerts(session: Session, run: str) -> Sequence[Alert]:
+    """Latest alerts of a run, oldest first."""
+    query = select(Alert).where(Alert.run == run).order_by(col(Alert.id).desc()).limit(RUN_ALERTS)
+    return session.exec(query).all()[::-1]
 
 
 def prune_alerts(session: Session) -> None:

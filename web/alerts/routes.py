@@ -21,6 +21,8 @@ from web.alerts.views import (
     RuleForm,
     TestView,
     alert_row,
+    charted_run,
+    charted_subject,
     fields_of_spec,
     option_groups,
     receiver_row,
@@ -94,14 +96,20 @@ async def show_new(
     series: Text = "",
     value: Text = "",
     run: Text = "",
+    chart: Text = "",
+    policy: Text = "",
 ) -> Response:
-    """Shows the form of a new rule, filled for a series of a run with a limit that its recorded values do not reach."""
+    """Shows the form of a new rule, filled for a series of a run with a limit that its recorded values do not reach.
 
-    def read(session: Session) -> list[float]:
-        run_id = _run_ids(session).get(run)
-        return [] if run_id is None else history.recent_values(session, run_id, series, value)
-
-    values = await alerts.database.read(read) if series and value else []
+    series: its subject; empty for a chart, whose values name it. chart: address of the chart, which may name the run.
+    """
+    run_ids = await alerts.database.read(_run_ids)
+    run = run or charted_run(chart, run_ids) or (followed.by_name("").name if chart else "")
+    series = series or (charted_subject(value, policy) if value else "")
+    run_id = run_ids.get(run)
+    values = []
+    if run_id is not None and value:
+        values = await alerts.database.read(lambda session: history.recent_values(session, run_id, series, value))
     form = await _form(alerts, followed, fields=suggested_fields(series, value, run, values))
     hint = f"The threshold is a tenth of the range beyond the values of the last recorded hour of {run}."
     return _form_page(request, pages, replace(form, hint=hint if values else ""))

@@ -1,5 +1,6 @@
 """View models of the page of alerts: alerts, rules, receivers, the form of a rule, and its test."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -7,16 +8,18 @@ from urllib.parse import urlencode
 
 from astraflow.contract.record_kinds import Severity
 from astraflow.contract.reports.diagnosis import LimitingCause
-from astraflow.contract.training_metrics import training_metric
+from astraflow.contract.training_metrics import TRAINING_METRICS, training_metric
 from web.alerting.history import RunTest
 from web.alerting.receivers import public_target
 from web.alerting.rules import DIAGNOSIS, EVENT, PROBLEM, RECORD_SUBJECTS, Condition, RuleSpec, Unit
 from web.alerting.series_labels import event_kinds, series_label, value_label
 from web.alerting.store import Rule
-from web.charts.charts import LINE_CHARTS
+from web.charts.panels import CHARTS
 from web.components import formats
 from web.components.layout import datetime_field_text
 from web.database.tables import Alert, AlertReceiver
+from web.history.capacity import FLEET_VALUES
+from web.history.points import VALUES
 
 TONES = {Severity.INFO.value: "busy", Severity.WARNING.value: "warn", Severity.CRITICAL.value: "bad"}
 
@@ -197,8 +200,31 @@ def _chart_of(kind: str, value: str) -> str:
         return value if training_metric(value) is not None else ""
     if kind != "policy":
         return ""
-    charts = (spec.name for spec in LINE_CHARTS.values() if any(line.value == value for line in spec.lines))
+    charts = (panel.name for panel in CHARTS.values() if any(series.value == value for series in panel.series))
     return next(charts, "")
+
+
+def charted_run(chart: str, run_ids: Mapping[str, int]) -> str:
+    """Returns the run of a chart's address; empty for a chart of the followed run.
+
+    >>> charted_run("/runs/7/charts/wait", {"reverse": 7}), charted_run("/charts/wait", {})
+    ('reverse', '')
+    """
+    match = re.match(r"/runs/([0-9]{1,9})/", chart)
+    return next((name for name, run_id in run_ids.items() if match and run_id == int(match[1])), "")
+
+
+def charted_subject(value: str, policy: str) -> str:
+    """Returns the subject of the series of a chart, by the name of its value.
+
+    >>> charted_subject("entropy", "solver"), charted_subject("wait", "solver"), charted_subject("demand", "")
+    ('training/solver', 'policy/solver', 'fleet')
+    """
+    is_described = any(metric.name == value for metric in TRAINING_METRICS)
+    if value in FLEET_VALUES and not is_described:
+        return "fleet"
+    kind = "policy" if value in VALUES and not is_described else "training"
+    return f"{kind}/{policy or '*'}"
 
 
 def rule_row(rule: Rule, firing: Mapping[int, int], *, now: float) -> RuleRow:

@@ -90,6 +90,7 @@ class FollowedRun:
 
     def _collector(self) -> Collector:
         def on_points(report: Report, points: list[Point]) -> None:
+            self.state.annotation_log.add_alerts(self.alerts.firing_in(report.run))
             self.hub.publish(report.sequence, self.frames.frame(report, points))
 
         def on_feed() -> None:

@@ -23,7 +23,7 @@ from web.live.followed_run import FollowedRun, FollowedRuns
 from web.live.machine_runs import MachineRuns
 from web.process_settings import Settings
 from web.requests.commands import BoundedCache
-from web.state.annotations import ANNOTATION_KINDS, Annotation, AnnotationKind
+from web.state.annotations import ANNOTATION_KINDS, Annotation
 from web.state.run_state import RunState
 
 MAX_ANNOTATION_EVENTS = 200
@@ -154,7 +154,7 @@ async def annotations_of(state: RunState, control: ControlPlaneClient) -> list[A
     """Returns the annotations of the run as far back as dataflow stores events; while it is offline, those seen."""
     if not state.is_stale:
         try:
-            for kind in AnnotationKind:
+            for kind in dict.fromkeys(ANNOTATION_KINDS.values()):
                 kinds = tuple(record for record, annotation in ANNOTATION_KINDS.items() if annotation is kind)
                 query = EventQuery(kinds=kinds, limit=MAX_ANNOTATION_EVENTS)
                 state.annotation_log.add_events((await control.events(query)).events)

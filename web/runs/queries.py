@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlmodel import Session
 
+from web.alerting.store import latest_alerts
 from web.database.tables import RunRecord
 from web.history import series_queries as history
 from web.history.points import MAX_CHARTED_NODES, VALUES
@@ -14,7 +15,7 @@ from web.history.time_ranges import TimeRange, range_from
 from web.history.training_steps import TrainingRows, training_rows
 from web.requests.run_lookup import ShownRun, annotations_of, state_of
 from web.runs.views import SHOWN_POINTS, RunHistory, RunView, run_view
-from web.state.annotations import Annotation, annotation_of
+from web.state.annotations import Annotation, alert_annotation, annotation_of
 
 
 async def load_run_view(
@@ -66,11 +67,14 @@ async def _load_history(
                 session, run_id, shown_policy, since=since, until=end + 1.0, at_most=training_at_most, metric=metric
             )
         )
+    alerts = await shown.database.read(lambda session: latest_alerts(session, record.name))
     if live is not None and at_most > 1:
+        shown.run.state.annotation_log.add_alerts(alerts)
         annotations: Sequence[Annotation] = await annotations_of(shown.run.state, shown.run.control)
     else:
         events = report_from_json(record.report_json).events
         annotations = [annotation for event in events if (annotation := annotation_of(event)) is not None]
+        annotations += map(alert_annotation, alerts)
     past = RunHistory(
         rows=rows,
         lags=lags,

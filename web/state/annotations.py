@@ -7,8 +7,9 @@ from enum import Enum
 from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.record_kinds import RecordKind
-from astraflow.contract.records import Record, render, render_cause, render_summary
+from astraflow.contract.records import Record, clean, render, render_cause, render_summary
 from astraflow.contract.reports.report import Event, Report
+from web.database.tables import Alert
 
 RETAINED_ANNOTATIONS = 400
 """Annotations of one kind that are retained."""
@@ -24,6 +25,8 @@ class AnnotationKind(Enum):
     NODE = "node"
     """A node came or leaves by request."""
     EVALUATION = "evaluation"
+    ALERT = "alert"
+    """An alert fired."""
 
 
 ANNOTATION_KINDS = {
@@ -104,6 +107,13 @@ def decision_annotation(decision: Decision) -> Annotation | None:
     return _annotation(decision, decision.at, kind, path, capitalized(render(decision)))
 
 
+def alert_annotation(alert: Alert) -> Annotation:
+    """Returns the annotation of an alert, where it fired."""
+    summary = f"Alert: {clean(alert.rule_name)}. {capitalized(clean(alert.text))}"
+    path = f"/alerts/{alert.id}"
+    return Annotation(path=path, at=alert.began_at, kind=AnnotationKind.ALERT, text=summary, summary=summary, cause="")
+
+
 def _annotation(record: Record, at: float, kind: AnnotationKind, path: str, text: str) -> Annotation:
     begin = f"{record.kind.label}: {record.subject}. " if record.subject else f"{record.kind.label}. "
     cause = shared_cause(record)
@@ -146,6 +156,10 @@ class AnnotationLog:
     def add_decisions(self, decisions: Iterable[Decision]) -> None:
         """Adds the annotations of decisions of the fleet service."""
         self._add(decision_annotation(decision) for decision in decisions)
+
+    def add_alerts(self, alerts: Iterable[Alert]) -> None:
+        """Adds the annotations of alerts of the run."""
+        self._add(map(alert_annotation, alerts))
 
     def _add(self, annotations: Iterable[Annotation | None]) -> None:
         for annotation in sorted(filter(None, annotations), key=lambda annotation: annotation.at):

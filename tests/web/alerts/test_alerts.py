@@ -62,6 +62,7 @@ async def test_a_rule_of_the_page_fires_notifies_once_survives_a_restart_and_is_
             await until(lambda: _has(hook, 1))
             page = await admin.get("/alerts")
             assert "1 alert fires" in page.text
+            assert "Alert: Steps" in (await admin.get("/runs/1")).text
             assert "secret-path" not in page.text
             assert 'class="top-alerts"' in page.text
         async with running_web(tmp_path, dataflow) as web, web.logged_in() as admin:
@@ -110,7 +111,8 @@ async def test_a_new_rule_of_a_chart_has_a_limit_that_history_does_not_reach_and
     async with web.logged_in() as admin:
         await web.until_live(admin, sequence=150)
         await until(lambda: _is_recorded(admin))
-        address = "/alerts/new?run=reverse-0001&series=policy/solver&value=buffered"
+        address = "/alerts/new?chart=/runs/1/charts/buffer&value=buffered&policy=solver"
+        assert 'href="/alerts/new?value=buffered&amp;chart=' in (await admin.get("/?range=1h")).text
         page = parsed(await admin.get(address))
         fields = {name: page.one(f"input[name={name}]").attributes["value"] for name in ("name", "runs", "threshold")}
         fields |= {"series": "policy/solver:buffered", "condition": "above", "hold": "0", "unit": "seconds"}

@@ -12,7 +12,7 @@ export function drawMarks(figure, u, { table, kind }) {
   u.ctx.lineWidth = devicePixelRatio;
   u.ctx.setLineDash([]);
   for (const { x, annotation } of places) {
-    u.ctx.strokeStyle = annotation[2] === "loss" ? loss : other;
+    u.ctx.strokeStyle = ["loss", "alert"].includes(annotation[2]) ? loss : other;
     u.ctx.globalAlpha = 0.45;
     const at = left + (x / u.over.clientWidth) * width;
     u.ctx.stroke(new Path2D(`M${at} ${top}V${top + height}`));
