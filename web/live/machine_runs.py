@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session
 
 from astraflow.client.local_runs import LocalRun, LocalRuns
-from astraflow.client.offline_run import archive_signature, last_report
+from astraflow.client.offline_run import OfflineRun, archive_signature, last_report
 from astraflow.contract.errors import AstraFlowError, Unavailable
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.folders.run_folders import RunFolder
@@ -19,7 +19,8 @@ from web.database.db import Database
 from web.database.run_records import SeenRun
 from web.database.tables import RunRecord
 from web.history.backfill import backfill_database
-from web.history.report_json import recorded_json
+from web.history.report_json import recorded_json, report_from_json
+from web.history.step_recorder import copy_steps
 
 log = get_logger()
 
@@ -60,6 +61,8 @@ class MachineRuns:
         """Tasks that read the history of a run, by record."""
         self._failed: dict[int, object] = {}
         """Signature of an archive whose history could not be read, by record."""
+        self._complete: dict[int, object] = {}
+        """Signature of an archive whose training steps are all recorded, by record."""
 
     async def run(self) -> None:
         """Records new runs until cancelled."""
@@ -103,15 +106,28 @@ class MachineRuns:
     async def read_history(self, record: RunRecord) -> bool:
         """Starts to read the history of a run that is not recorded; returns whether it is complete, or cannot be read,
         after a moment."""
-        if not record.folder or record.history_sequence >= record.last_sequence or record.id is None:
+        if not record.folder or record.id is None:
             return True
         signature = archive_signature(Path(record.folder))
+        if record.history_sequence >= record.last_sequence:
+            if self._complete.get(record.id) != signature and not self._is_followed(record.name):
+                self._complete[record.id] = signature
+                await self._copy_last_steps(record, record.id)
+            return True
         if record.id not in self._readers:
             if self._failed.get(record.id) == signature:
                 return True
             self._readers[record.id] = asyncio.create_task(self._read(record, signature))
         await asyncio.wait([self._readers[record.id]], timeout=PATIENCE_S)
         return record.id not in self._readers
+
+    async def _copy_last_steps(self, record: RunRecord, record_id: int) -> None:
+        """Copies the steps that a run made after the last report that this page received."""
+        policies = [stream.policy for stream in report_from_json(record.report_json).streams]
+        try:
+            await copy_steps(OfflineRun(Path(record.folder)), self._database, record_id, policies)
+        except (AstraFlowError, DBAPIError) as problem:
+            log.warning("steps_not_copied", run=record.name, folder=record.folder, problem=str(problem))
 
     async def _read(self, record: RunRecord, signature: object) -> None:
         record_id = record.id or 0

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.reports.training_steps import TrainingStepQuery
 from astraflow.runtime.folders.run_folders import runs_folder
 from tests.fakes.recorded_run import fill, recorded_archive, run_folder
 from tests.fakes.synthetic_run import SyntheticRun
@@ -80,3 +82,21 @@ async def test_a_run_is_shown_while_its_history_is_read(tmp_path: Path, monkeypa
             await asyncio.sleep(0.05)
 
     assert shown.status_code == 200
+
+
+async def test_steps_after_the_last_report_are_copied_when_an_ended_run_is_opened(tmp_path: Path) -> None:
+    folder = ended_run("one")
+    run = SyntheticRun(run="one", began_at=1000.0)
+    steps = run.training_steps(SECONDS, TrainingStepQuery(policy=PolicyId("solver"))).steps
+    async with running_web(tmp_path / "web", "") as web, web.logged_in() as client:
+        (row,) = await listed(client, 1)
+        await client.get(f"/runs/{row['id']}")
+        archive = recorded_archive(folder)
+        fill(archive, groups=0, steps=steps)
+        archive.close()
+        deadline = time.monotonic() + 30
+        while len(rows := (await client.get(f"/runs/{row['id']}/training.json")).json()) < len(steps):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+
+    assert [row["step"] for row in rows] == [step.step for step in steps]
