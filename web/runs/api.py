@@ -17,7 +17,7 @@ from web.security.roles import Permission, needs
 router = APIRouter(prefix=PREFIX, tags=["runs"])
 
 
-@fields_of(RunRecord, without=("report_json", "folder"))
+@fields_of(RunRecord, without=("report_json", "folder", "history_sequence", "metadata_json"))
 class RunResponse(ResponseModel):
     """Recorded run."""
 
