@@ -26,6 +26,8 @@ def command_of(words: Sequence[str]) -> tuple[Any, list[str]]:
         while len(rest) > 2 and rest[0].startswith("--") and rest[0] in options_of(command):
             rest = rest[2:]  # an option of the program with its value
         if not rest or rest[0] not in command.commands:
+            if command.invoke_without_command and (not rest or rest[0].startswith("-")):
+                break
             raise ValueError(f"{' '.join(words)}: no command of {sorted(command.commands)}")
         command, rest = command.commands[rest[0]], rest[1:]
     return command, rest
