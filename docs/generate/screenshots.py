@@ -98,7 +98,7 @@ SHOTS = (
     Shot(name="overview-whole", path="/", height=-1),
     Shot(name="overview-dark", path="/", theme="dark"),
     Shot(name="overview-narrow", path="/", size=NARROW),
-    Shot(name="overview-decision", path="/", act=click("a.annotation.decision")),
+    Shot(name="overview-decision", path="/", act=click("a.mark.decision")),
     Shot(name="runs", path="/runs", size=(1280, 520)),
     Shot(name="run", path="/runs/{run}", height=-1),
     Shot(name="trajectories", path="/runs/{run}/trajectories"),

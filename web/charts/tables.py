@@ -29,6 +29,12 @@ POINT_VALUES = ("steps", "version")
 POINT_KINDS = {"time": "at", "step": "steps"}
 """Column behind each kind of x axis, of a table of points."""
 
+STEP_KINDS = {"step": "step", "time": "at", "tokens": "total_tokens", "episodes": "total_episodes"}
+"""Column behind each kind of x axis, of a table of training steps."""
+
+KIND_LABELS = {"time": "time", "elapsed": "time", "step": "step", "tokens": "tokens", "episodes": "episodes"}
+"""Label of each kind of x axis."""
+
 
 def columns_json(
     rows: Sequence[Row], columns: Iterable[str], *, kinds: Mapping[str, str], span: TimeRange | None = None, **more: Any
@@ -59,6 +65,7 @@ def points_json(
     lags: Mapping[str, Sequence[int | None]] | None = None,
     annotations: Sequence[Annotation] = (),
     is_moving: bool = True,
+    kinds: Mapping[str, str] = POINT_KINDS,
 ) -> dict[str, Any]:
     """Returns the points of one policy, reduced to the values of these panels, which live frames continue.
 
@@ -68,7 +75,7 @@ def points_json(
     return columns_json(
         rows,
         {series.value for panel in panels for series in panel.series}.union(POINT_VALUES),
-        kinds=POINT_KINDS,
+        kinds=kinds,
         span=span,
         isLive=is_moving,
         policy=policy,
@@ -78,6 +85,21 @@ def points_json(
         lags={node: run_length_encoded(lag) for node, lag in (lags or {}).items()},
         annotations=[annotation_json(annotation) for annotation in annotations],
     )
+
+
+def kind_labels(*tables: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns the kinds of x axis of some tables, as sent to scripts, with labels; those of the largest table first."""
+    kinds = dict.fromkeys(
+        kind for table in sorted(tables, key=lambda table: -len(table["kinds"])) for kind, _ in table["kinds"]
+    )
+    return [(kind, f"by {KIND_LABELS[kind]}") for kind in kinds]
+
+
+def steps_json(rows: Sequence[Row], *, kinds: Mapping[str, str] = STEP_KINDS, **more: Any) -> dict[str, Any]:
+    """Returns the training steps of a run with all their values, for the kinds of x axis that they have."""
+    names = {name for _, values in rows for name in values}
+    known = {kind: column for kind, column in kinds.items() if column == "at" or column in names}
+    return columns_json(rows, names, kinds=known, **more)
 
 
 def lags_over(points: Sequence[Point], policy: str) -> dict[str, list[int | None]]:

@@ -1,56 +1,15 @@
-"""Version lag chart: one row for each node, one interval for each lag it had."""
+"""Version lag chart: a strip for each node, whose colour is the number of versions that the node is behind."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from astraflow.contract.ids import PolicyId
 from web.charts.panels import VERSION_LAG, Panel
-from web.charts.scales import WIDTH, Window
-from web.charts.tables import TABLE_ROWS
+from web.charts.tables import TABLE_ROWS, Table
 from web.components import formats
 from web.components.downloads import Sheet
-from web.history.points import MAX_CHARTED_NODES, Point
+from web.history.points import Point
 
-BEHIND_BAR_TOP = 6.0
 LAG_COLUMNS = ("time", "unix_s", "node", "versions_behind")
-
-GAP_S = 3.0
-"""Time without a report that interrupts a node's row, in seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LagInterval:
-    """Time range in which a node's lag is constant."""
-
-    x: float
-    y: float
-    """Top of the bar, of 16 units; nodes that lag have lower bars, so that colour is not the only signal."""
-    width: float
-    lag: int
-    level: str
-    """CSS class: `current`, `behind` or `beyond` the staleness bound."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLagRow:
-    """Row of one node."""
-
-    name: str
-    intervals: tuple[LagInterval, ...]
-    latest: str
-
-
-def version_lag(policy: PolicyId, points: Sequence[Point], window: Window, *, bound: int) -> tuple[NodeLagRow, ...]:
-    """Returns a row for each node, those of the newest point first. bound: `max_staleness` of the stream."""
-    shown = [point for point in points if point.at >= window.start]
-    newest = shown[-1].lags.get(policy, {}) if shown else {}
-    earlier = {name for point in shown for name in point.lags.get(policy, {})} - newest.keys()
-    names = [*sorted(newest), *sorted(earlier)][:MAX_CHARTED_NODES]
-    return tuple(
-        node_lag_row(name, [(point.at, point.lags.get(policy, {}).get(name)) for point in shown], window, bound=bound)
-        for name in names
-    )
 
 
 def version_lag_panel(bound: int) -> Panel:
@@ -77,9 +36,9 @@ def lag_sheet(points: Sequence[Point], policy: str) -> Sheet:
     return Sheet(name="astraflow-versions", columns=LAG_COLUMNS, rows=rows)
 
 
-def lag_table(points: Sequence[Point], policy: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def lag_table(points: Sequence[Point], policy: str) -> Table:
     """Returns the data of the chart as a table: headings, and about sixty rows, newest first."""
-    names = sorted({name for point in points for name in _lags(point, policy)})[:MAX_CHARTED_NODES]
+    names = _by_relevance(points, policy)
     shown = points[::-1][:: max(1, -(-len(points) // TABLE_ROWS))]
     body = [
         (
@@ -95,48 +54,11 @@ def _lags(point: Point, policy: str) -> Mapping[str, int]:
     return next((lags for policy_id, lags in point.lags.items() if policy_id == policy), {})
 
 
-def level(lag: int, bound: int) -> str:
-    """Returns the style of a lag."""
-    return "current" if lag == 0 else "behind" if lag <= bound else "beyond"
-
-
-def lag_text(lag: int | None) -> str:
-    """Returns a lag in words.
-
-    >>> lag_text(0), lag_text(2), lag_text(None)
-    ('current', '2 behind', 'absent')
-    """
-    return "absent" if lag is None else f"{lag} behind" if lag else "current"
-
-
-def node_lag_row(
-    name: str, lags: Sequence[tuple[float, int | None]], window: Window, *, bound: int, gap_s: float = GAP_S
-) -> NodeLagRow:
-    """Builds one node's row from its lag over time; None while the node was absent."""
-    intervals: list[LagInterval] = []
-    start, last_seen, current = 0.0, 0.0, -1
-    for at, lag in lags:
-        if lag is None:
-            continue
-        if current >= 0 and (lag != current or at - last_seen > gap_s):
-            end = at if at - last_seen <= gap_s else last_seen
-            intervals.append(_lag_interval(start, end, current, window, bound))
-            start, current = at, lag
-        elif current < 0:
-            start, current = at, lag
-        last_seen = at
-    if current >= 0:
-        intervals.append(_lag_interval(start, last_seen, current, window, bound))
-    return NodeLagRow(name=name, intervals=tuple(intervals), latest=lag_text(lags[-1][1] if lags else None))
-
-
-def _lag_interval(start: float, end: float, lag: int, window: Window, bound: int) -> LagInterval:
-    x = max(0.0, window.x_of(start))
-    width = max(0.0, min(WIDTH, window.x_of(end)) - x)
-    return LagInterval(
-        x=round(x, 1),
-        y=BEHIND_BAR_TOP if 0 < lag <= bound else 0.0,
-        width=round(width, 1),
-        lag=lag,
-        level=level(lag, bound),
-    )
+def _by_relevance(points: Sequence[Point], policy: str) -> list[str]:
+    """Returns the names of nodes: those that serve now first, each in the order of their largest lag."""
+    largest: dict[str, int] = {}
+    for point in points:
+        for name, lag in _lags(point, policy).items():
+            largest[name] = max(lag, largest.get(name, 0))
+    serving = _lags(points[-1], policy) if points else {}
+    return sorted(largest, key=lambda name: (name not in serving, -largest[name], name))

@@ -18,8 +18,7 @@ from web.history.report_json import report_from_json
 from web.requests.dependencies import PagesDep, RunIndexDep
 from web.requests.responses import redirect_with_flash
 from web.requests.run_lookup import RunIndex
-from web.runs.training import SMALL_POINTS
-from web.runs.views import SHOWN_POINTS
+from web.runs.training import SHOWN_STEPS
 from web.security.flash import Flash
 from web.security.roles import Permission, needs
 
@@ -37,17 +36,16 @@ async def compare(
     index: RunIndexDep,
     run: Chosen = (),
     policy: str = "",
-    by: ComparisonAxis = "step",
 ) -> Response:
     """Shows two to eight runs side by side; with fewer, redirects to the list of runs."""
-    runs = await _compared_runs(index, run, policy, training_at_most=SMALL_POINTS)
+    runs = await _compared_runs(index, run, policy, training_at_most=SHOWN_STEPS)
     if runs is None:
         return _too_few_runs(run)
     return pages.page(
         request,
         "comparison/page.html",
         page="runs",
-        **_view(runs, comparison(runs, by=by, policies=_policies(runs)), policy),
+        **_view(runs, comparison(runs, policies=_policies(runs)), policy),
     )
 
 
@@ -95,15 +93,14 @@ async def show_item(
     name: ChartName,
     run: Chosen = (),
     policy: str = "",
-    by: ComparisonAxis = "step",
 ) -> Response:
     """Shows one chart in full width with its table."""
-    runs = await _compared_runs(index, run, policy, training_at_most=SHOWN_POINTS)
+    runs = await _compared_runs(index, run, policy, training_at_most=SHOWN_STEPS)
     if runs is None:
         return _too_few_runs(run)
     label = _chart_label(runs, name)
-    view = comparison(runs, by=by, policies=_policies(runs), only=name)
-    heads, rows = views.chart_table(runs, name, by=by)
+    view = comparison(runs, policies=_policies(runs), only=name)
+    heads, rows = views.chart_table(runs, name, by="step")
     return pages.page(
         request,
         "comparison/chart.html",
@@ -135,9 +132,7 @@ def _policies(runs: list[ComparedRun]) -> list[str]:
 
 def _view(runs: list[ComparedRun], view: Comparison, policy: str) -> dict[str, Any]:
     query = urlencode([("run", run.record.id) for run in runs])
-    full_query = urlencode(
-        [("run", run.record.id) for run in runs] + [("by", view.by)] + ([("policy", policy)] if policy else [])
-    )
+    full_query = urlencode([("run", run.record.id) for run in runs] + ([("policy", policy)] if policy else []))
     return {
         "view": view,
         "policy": policy,

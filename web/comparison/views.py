@@ -4,29 +4,29 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Literal
+from typing import Any, Literal
 
 from astraflow.contract.training_metrics import TrainingMetric
-from web.charts import charts, scales
-from web.charts.chart_data import TABLE_ROWS, Table
+from web.charts.panels import Panel, PanelView, Series, panel_view, value_text
+from web.charts.tables import TABLE_ROWS, Table, columns_json, kind_labels, steps_json
 from web.comparison.queries import ComparedRun, differences
 from web.components import formats
 from web.components.downloads import Sheet
-from web.history.points import rounded
+from web.history.series_queries import Row
 from web.history.training_steps import STEP
 from web.runs import training
 from web.runs.views import RUN_CHARTS
 
 ComparisonAxis = Literal["step", "time"]
-STYLES = ("one", "two", "three", "four", "five", "six", "seven", "eight")
+STYLES = tuple(f"run-{number}" for number in ("one", "two", "three", "four", "five", "six", "seven", "eight"))
 """CSS classes of the runs' lines; each class has its own dash pattern."""
 
 
-SPECS = {spec.name: spec for spec in RUN_CHARTS.values() if len(spec.lines) == 1 or spec.name == "reward"}
+SPECS = {panel.name: panel for panel in RUN_CHARTS.values() if len(panel.series) == 1 or panel.name == "reward"}
 """Charts that compare runs, with one line for each run."""
 
-POINTER_POINTS = 200
-"""Maximum number of points of a line that the cursor can show."""
+COMPARED_KINDS = {"step": "step", "elapsed": "elapsed", "tokens": "total_tokens", "episodes": "total_episodes"}
+"""Column behind each kind of x axis; the time is that since the start of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,47 +45,82 @@ class Comparison:
     """View model of the page."""
 
     columns: tuple[ComparedColumn, ...]
-    drawings: tuple[charts.Drawing, ...]
-    insights: tuple[str, ...]
-    """Titles of the drawings."""
+    charts: tuple[tuple[PanelView, str], ...]
+    """Charts with their titles."""
+    tables: dict[str, Any]
+    """Tables of the charts, by id."""
+    x_kinds: list[tuple[str, str]]
+    """Kinds of x axis, with labels."""
     sections: tuple[training.MetricSection, ...]
     """Training metrics as small multiples; empty for a single chart."""
     differing_settings: tuple[tuple[str, tuple[str, ...]], ...]
     without_settings: tuple[str, ...]
     """Names of runs whose recipe is unknown."""
-    by: ComparisonAxis
     policies: tuple[str, ...]
 
 
-def comparison(
-    many: Sequence[ComparedRun], *, by: ComparisonAxis, policies: Sequence[str], only: str = ""
-) -> Comparison:
+def comparison(many: Sequence[ComparedRun], *, policies: Sequence[str], only: str = "") -> Comparison:
     """Builds the page. only: name of a single chart to show; empty for all."""
-    specs = [spec for spec in SPECS.values() if only in ("", spec.name)]
-    candidates = [(_drawing(spec, many, by), _spec_insight(spec, many)) for spec in specs]
-    metrics = compared_metrics(many)
-    if not specs:
-        candidates += [_large_metric(metric, many, by) for metric in metrics if metric.name == only]
-    small = [(metric, training.small_chart(metric, _metric_lines(metric, many, by), by=by)) for metric in metrics]
-    shown = [(drawing, insight) for drawing, insight in candidates if any(line.path for line in drawing.lines)]
+    metrics = [metric for metric in compared_metrics(many) if only in ("", metric.name)]
+    small = [training.metric_chart(metric, *_training(many), lines=_lines(many, "steps")) for metric in metrics]
+    panels = [_run_panel(panel, many) for panel in SPECS.values() if only in ("", panel.name)]
+    charts = [(panel_view(panel, *(run.rows for run in many)), _spec_insight(panel, many)) for panel in panels]
+    if only and not charts:
+        charts = [(training.large(chart), _metric_insight(chart.metric, many)) for chart in small]
+    measured = [(view, insight) for view, insight in charts if set(view.latest) != {formats.MISSING}]
+    tables = {f"{kind}-{run.record.id}": table for run in many for kind, table in _tables(run).items()}
     return Comparison(
         columns=tuple(_column(run, STYLES[index]) for index, run in enumerate(many)),
-        drawings=tuple(drawing for drawing, _ in shown),
-        insights=tuple(insight for _, insight in shown),
+        charts=tuple(measured),
+        tables=tables,
+        x_kinds=kind_labels(*tables.values()),
         sections=() if only else training.sections(small),
         differing_settings=tuple(
             (key, tuple(formats.MISSING if value is None else value for value in values))
             for key, values in differences(many)
         ),
         without_settings=tuple(run.record.name for run in many if run.settings is None),
-        by=by,
         policies=tuple(policies),
     )
 
 
+def _tables(run: ComparedRun) -> dict[str, Any]:
+    """Returns the tables of a run, by kind: its points over time, and its training steps."""
+    begin = run.record.started_at
+    points = [(at, {**values, "elapsed": at - begin}) for at, values in run.rows]
+    steps = [(at, {**values, "elapsed": at - begin}) for at, values in run.training]
+    names = {_line_of(panel).value for panel in SPECS.values()}
+    return {
+        "points": columns_json(points, names, kinds={"step": "steps", "elapsed": "elapsed"}),
+        "steps": steps_json(steps, kinds=COMPARED_KINDS),
+    }
+
+
+def _lines(many: Sequence[ComparedRun], table: str) -> list[Series]:
+    """Returns the line of each run, without its value. table: kind of the tables."""
+    return [
+        Series(value="", label=run.record.name, style=STYLES[index], table=f"{table}-{run.record.id}")
+        for index, run in enumerate(many)
+    ]
+
+
+def _run_panel(panel: Panel, many: Sequence[ComparedRun]) -> Panel:
+    line = _line_of(panel)
+    return replace(
+        panel,
+        label=f"{panel.label}, {line.label}" if len(panel.series) > 1 else panel.label,
+        series=tuple(replace(run_line, value=line.value) for run_line in _lines(many, "points")),
+        limit=None,
+    )
+
+
+def _training(many: Sequence[ComparedRun]) -> list[Sequence[Row]]:
+    return [run.training for run in many]
+
+
 def sheet(many: Sequence[ComparedRun], *, by: ComparisonAxis) -> Sheet:
     """Returns all charts as a sheet: a row for each run and time."""
-    names = [line.value for spec in RUN_CHARTS.values() for line in [_line_of(spec)]]
+    names = [_line_of(panel).value for panel in RUN_CHARTS.values()]
     axis_value = _axis_value_of(by)
     rows = [
         [
@@ -143,7 +178,7 @@ def chart_table(many: Sequence[ComparedRun], name: str, *, by: ComparisonAxis) -
     body = [
         (
             formats.count(at) if by == "step" else formats.duration(at),
-            *(scales.value_text(_value_at(points, at), kind) for points in series),
+            *(value_text(_value_at(points, at), kind) for points in series),
         )
         for at in shown
     ]
@@ -159,21 +194,14 @@ def _chart_series(
         known_points = [[(at, value) for at, value in _series(run, line, by) if value is not None] for run in many]
         return line.value, SPECS[name].format, [*known_points]
     metric = next(metric for metric in compared_metrics(many) if metric.name == name)
-    return name, training.format_of(metric), [line.points for line in _metric_lines(metric, many, by)]
+    return name, training.format_of(metric), [_metric_points(metric, run, by) for run in many]
 
 
-def _metric_lines(metric: TrainingMetric, many: Sequence[ComparedRun], by: ComparisonAxis) -> list[training.MetricLine]:
+def _metric_points(metric: TrainingMetric, run: ComparedRun, by: ComparisonAxis) -> list[tuple[float, float]]:
     return [
-        training.MetricLine(
-            label=run.record.name,
-            style=STYLES[number],
-            points=[
-                (_metric_place(run, at, values, by), value)
-                for at, values in run.training
-                if (value := values.get(metric.name)) is not None
-            ],
-        )
-        for number, run in enumerate(many)
+        (_metric_place(run, at, values, by), value)
+        for at, values in run.training
+        if (value := values.get(metric.name)) is not None
     ]
 
 
@@ -181,12 +209,9 @@ def _metric_place(run: ComparedRun, at: float, values: Mapping[str, float | None
     return (values[STEP] or 0.0) if by == "step" else at - run.record.started_at
 
 
-def _large_metric(
-    metric: TrainingMetric, many: Sequence[ComparedRun], by: ComparisonAxis
-) -> tuple[charts.Drawing, str]:
-    lines = _metric_lines(metric, many, by)
-    ends = [(line.points[-1][1], line.label) for line in lines if line.points]
-    return training.large_chart(metric, lines, by=by).drawing, _insight(ends, training.format_of(metric))
+def _metric_insight(metric: TrainingMetric, many: Sequence[ComparedRun]) -> str:
+    points = [(_metric_points(metric, run, "step"), run.record.name) for run in many]
+    return _insight([(own[-1][1], name) for own, name in points if own], training.format_of(metric))
 
 
 def _value_at(points: Sequence[tuple[float, float]], at: float) -> float | None:
@@ -194,7 +219,7 @@ def _value_at(points: Sequence[tuple[float, float]], at: float) -> float | None:
     return points[count - 1][1] if count and at <= points[-1][0] else None
 
 
-def _series(run: ComparedRun, line: charts.Line, by: ComparisonAxis) -> list[tuple[float, float | None]]:
+def _series(run: ComparedRun, line: Series, by: ComparisonAxis) -> list[tuple[float, float | None]]:
     axis_value = _axis_value_of(by)
     return [(at, row.get(line.value)) for x, row in run.rows if (at := axis_value(run, x, row)) is not None]
 
@@ -205,69 +230,20 @@ def _axis_value_of(by: ComparisonAxis) -> Callable[[ComparedRun, float, dict[str
     return lambda run, at, numbers: at - run.record.started_at
 
 
-def _line_of(spec: charts.ChartSpec) -> charts.Line:
+def _line_of(panel: Panel) -> Series:
     """Returns the line to compare: the main line if the chart has one."""
-    return next((line for line in spec.lines if line.style == "main"), spec.lines[0])
+    return next((line for line in panel.series if line.style == "main"), panel.series[0])
 
 
-def _drawing(spec: charts.ChartSpec, many: Sequence[ComparedRun], by: ComparisonAxis) -> charts.Drawing:
-    line = _line_of(spec)
-    series = [_series(run, line, by) for run in many]
-    ends = [at for points in series for at, _ in points]
-    window = scales.window_of(0.0, max(ends, default=0.0), None)
-    if by == "step":
-        window = replace(window, end=max(1.0, max(ends, default=0.0)))
-    values = [value for points in series for _, value in points if value is not None]
-    axis = scales.y_axis(values, at_least=spec.at_least)
-    return charts.Drawing(
-        spec=replace(spec, label=f"{spec.label}, {line.label}" if len(spec.lines) > 1 else spec.label),
-        lines=tuple(
-            charts.DrawnLine(
-                label=run.record.name,
-                style=STYLES[number],
-                path=scales.path(
-                    [
-                        (window.x_of(at), None if value is None else axis.y_of(value, spec.height))
-                        for at, value in points
-                    ]
-                ),
-                area="",
-                end="",
-                latest=scales.value_text(next((v for _, v in reversed(points) if v is not None), None), spec.format),
-            )
-            for number, (run, points) in enumerate(zip(many, series, strict=True))
-        ),
-        y_ticks=tuple((axis.y_of(tick, spec.height), scales.tick_text(tick, spec.format)) for tick in axis.ticks),
-        x_ticks=tuple(scales.step_ticks(window) if by == "step" else scales.x_ticks(window)),
-        limit_y=None,
-        limit=None,
-        window=window,
-        options={
-            "start": window.start,
-            "end": window.end,
-            "by": by,
-            "format": spec.format,
-            "height": spec.height,
-            "lines": [_pointer_points(points) for points in series],
-        },
-    )
-
-
-def _pointer_points(points: Sequence[tuple[float, float | None]]) -> list[list[float | None]]:
-    known_points = [(at, value) for at, value in points if value is not None]
-    shown = known_points[::-1][:: max(1, -(-len(known_points) // POINTER_POINTS))][::-1]
-    return [[round(at, 1), rounded(value)] for at, value in shown]
-
-
-def _spec_insight(spec: charts.ChartSpec, many: Sequence[ComparedRun]) -> str:
-    name = _line_of(spec).value
+def _spec_insight(panel: Panel, many: Sequence[ComparedRun]) -> str:
+    name = panel.series[0].value
     ends = [
         (last, run.record.name)
         for run in many
         if (last := next((value for _, row in reversed(run.rows) if (value := row.get(name)) is not None), None))
         is not None
     ]
-    return _insight(ends, spec.format)
+    return _insight(ends, panel.format)
 
 
 def _insight(ends: Sequence[tuple[float, str]], kind: str) -> str:
@@ -275,7 +251,7 @@ def _insight(ends: Sequence[tuple[float, str]], kind: str) -> str:
     if not ends:
         return "Nothing measured yet"
     ends = sorted(ends, reverse=True)
-    texts = [scales.value_text(value, kind) for value, _ in ends]
+    texts = [value_text(value, kind) for value, _ in ends]
     if len(ends) == 1:
         return f"{ends[0][1]} ends at {texts[0]}"
     if texts[0] == texts[-1]:

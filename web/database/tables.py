@@ -155,7 +155,7 @@ class AuditChain(SQLModel, table=True):
 
 
 class Preference(SQLModel, table=True):
-    """Preference that an admin set on the page."""
+    """Preference that an admin set on the page, or that a user set for the own pages."""
 
     __tablename__ = "preferences"
 

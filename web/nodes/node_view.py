@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from astraflow.contract.fleet.instances import Instance, InstanceState
 from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.reports.report import NodeReport, NodeState
-from web.charts import scales
-from web.charts.chart_data import as_sheet
+from web.charts.panels import Panel, PanelView, Series, panel_view
+from web.charts.tables import as_sheet, columns_json
 from web.components import formats
 from web.components.downloads import Sheet
 from web.components.live_sessions import LiveSessionsView, live_sessions, runs_agents
@@ -19,10 +20,7 @@ from web.nodes.slowness import Slowness, slowness
 from web.state.node_table import NodeRow, NodeTable
 from web.weights.views import LinkRow, link_row
 
-CHART_HEIGHT = 120
 RATE_VALUES = ("episodes", "tokens", "busy", "lag")
-GAP_S = 90.0
-"""Longest distance between two rows that a line connects, in seconds; the node was absent over longer ones."""
 
 _PROBATION = "gets a few tasks at a time, until it returns results"
 
@@ -39,16 +37,27 @@ class Stage:
     is_now: bool
 
 
+RATE = Panel(
+    name="rate",
+    label="Episodes per second, the last hour",
+    series=(Series(value="episodes", label="episodes", style="main area"),),
+    format="rate",
+    table="node",
+    from_zero=True,
+    at_least=1.0,
+    height=120,
+    reason="The node was absent",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateChart:
     """Episodes per second over time."""
 
     insight: str
-    path: str
-    area: str
-    height: int
-    y_ticks: Sequence[tuple[float, str]]
-    x_ticks: Sequence[tuple[float, str]]
+    view: PanelView
+    table: dict[str, Any]
+    """Table of the chart, see `web.charts.tables`."""
     rows: Sequence[tuple[float, str, str, str, str]]
     """Rows of the table: time, episodes per second, tokens per second, busy share, versions behind."""
 
@@ -120,26 +129,16 @@ def _with_unit(value: float, unit: str) -> str:
 
 
 def rate_chart(history: Sequence[Row]) -> RateChart | None:
-    """Draws the production of a node; None with fewer than two recorded points."""
+    """Returns the production of a node; None with fewer than two recorded points."""
     points = [(at, numbers) for at, numbers in history if numbers.get("episodes") is not None]
     if len(points) < 2:
         return None
     rates = [numbers["episodes"] or 0.0 for _, numbers in points]
-    axis = scales.y_axis(rates, at_least=1.0)
-    window = scales.window_of(points[0][0], points[-1][0], None)
-    line_points: list[tuple[float, float | None]] = []
-    for (at, _), rate, previous_at in zip(points, rates, [points[0][0], *(at for at, _ in points)], strict=False):
-        if at - previous_at > max(GAP_S, 2.5 * (points[-1][0] - points[0][0]) / len(points)):
-            line_points.append((window.x_of(previous_at), None))
-        line_points.append((window.x_of(at), axis.y_of(rate, CHART_HEIGHT)))
     mean = sum(rates) / len(rates)
     return RateChart(
         insight=f"{formats.rate(mean)} episodes/s on average, {formats.rate(min(rates))} to {formats.rate(max(rates))}",
-        path=scales.path(line_points),
-        area=scales.area(line_points, axis.y_of(0.0, CHART_HEIGHT)),
-        height=CHART_HEIGHT,
-        y_ticks=[(axis.y_of(tick, CHART_HEIGHT), scales.tick_text(tick, "rate")) for tick in axis.ticks],
-        x_ticks=scales.x_ticks(window),
+        view=panel_view(RATE, points),
+        table=columns_json(points, ["episodes"], kinds={"time": "at"}),
         rows=[
             (
                 at,

@@ -2,15 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.fleet.pools import Pool
 from astraflow.contract.fleet.recommendations import PoolRecommendation, WhatIfAnswer, WhatIfQuestion
-from web.charts import charts, scales
-from web.charts.chart_data import as_sheet
+from web.charts.panels import Panel, PanelView, Row, Series, panel_view
+from web.charts.tables import as_sheet, columns_json
 from web.components import formats
 from web.components.downloads import Sheet
 from web.components.formats import usd
@@ -70,14 +70,16 @@ def figures(answers: BoundsComparison, of: str) -> Sequence[float]:
     }[of]
 
 
-SPEC = charts.ChartSpec(
+TARGETS = Panel(
     name="what-if",
     label="Target of the pool, in nodes",
-    lines=(
-        charts.Line(value="then", label="with these bounds", style="main"),
-        charts.Line(value="now", label="with current bounds", style="second"),
+    series=(
+        Series(value="then", label="with these bounds", draw="step"),
+        Series(value="now", label="with current bounds", style="second", draw="step"),
     ),
     format="count",
+    table="what-if",
+    from_zero=True,
     at_least=4.0,
     limit_label="max nodes",
     height=176,
@@ -89,7 +91,9 @@ class WhatIfView:
     """View model of the comparison."""
 
     insight: str
-    drawing: charts.Drawing
+    view: PanelView
+    table: dict[str, Any]
+    """Table of the chart, see `web.charts.tables`."""
     rows: tuple[tuple[str, str, str, str], ...]
     """Figure, recorded value, value with current bounds, value with these bounds."""
     steps: tuple[tuple[str, str, str], ...]
@@ -102,11 +106,15 @@ def what_if_view(answers: BoundsComparison, *, max_nodes: int) -> WhatIfView:
     began, ended = answers.changed.began_at, answers.changed.ended_at
     lines = {"then": answers.recommendations(answers.changed), "now": answers.recommendations(answers.current)}
     rows = _rows(lines["then"], lines["now"], began, ended)
-    window = scales.window_of(began, ended, None)
     changes = [rows[0], *(later for earlier, later in pairwise(rows) if earlier[1] != later[1])]
     return WhatIfView(
         insight=_insight(answers),
-        drawing=charts.draw(SPEC, rows, window, limit=float(max_nodes)),
+        view=panel_view(replace(TARGETS, limit=float(max_nodes)), rows),
+        table=columns_json(
+            [(at, {**values, "elapsed": at - began}) for at, values in rows],
+            ("now", "then"),
+            kinds={"elapsed": "elapsed", "time": "at"},
+        ),
         rows=(
             ("Trainer waits", *_texts(answers, "wait", formats.percent)),
             ("Node hours", *_texts(answers, "node_hours", formats.rate)),
@@ -131,7 +139,7 @@ def what_if_sheet(answers: BoundsComparison) -> Sheet:
     """Returns both lines as a sheet: a row for each time at which a target changes, and for the two ends."""
     lines = {"then": answers.recommendations(answers.changed), "now": answers.recommendations(answers.current)}
     rows = _rows(lines["then"], lines["now"], answers.changed.began_at, answers.changed.ended_at)
-    return as_sheet(f"astraflow-what-if-{answers.pool}", rows, [line.value for line in SPEC.lines])
+    return as_sheet(f"astraflow-what-if-{answers.pool}", rows, [series.value for series in TARGETS.series])
 
 
 def _insight(answers: BoundsComparison) -> str:
@@ -157,15 +165,10 @@ def _texts(answers: BoundsComparison, name: str, text: Callable[[float], str]) -
 
 def _rows(
     then: Sequence[PoolRecommendation], now: Sequence[PoolRecommendation], began: float, ended: float
-) -> list[charts.Row]:
-    """Returns both target lines as steps; a target holds until the next recommendation."""
+) -> list[Row]:
+    """Returns both targets at each change; a target holds until the next recommendation."""
     times = sorted({recommendation.at for recommendation in (*then, *now)} | {began, ended})
-    rows: list[charts.Row] = []
-    for at in times:
-        if rows:
-            rows.append((at, rows[-1][1]))
-        rows.append((at, {"then": _target(then, at), "now": _target(now, at)}))
-    return rows
+    return [(at, {"then": _target(then, at), "now": _target(now, at)}) for at in times]
 
 
 def _target(sizes: Sequence[PoolRecommendation], at: float) -> float | None:

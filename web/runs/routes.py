@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path as FilePath
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Path, Query, Request
-from fastapi.responses import Response
+from fastapi import APIRouter, Form, Path, Query, Request
+from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError, Unavailable
 from astraflow.contract.training_metrics import training_metric
 from web.accounts.viewer import Viewer
+from web.charts.tables import STEP_KINDS, kind_labels, steps_json
 from web.components.downloads import FileFormat, sheet_response
 from web.exports.content import export_content, recorded_run
 from web.exports.document import export_html, hash_of
@@ -33,10 +35,12 @@ from web.runs.columns import shown_columns
 from web.runs.details import record_metadata
 from web.runs.evaluations import EvaluationTable, evaluation_tables
 from web.runs.list_queries import STATES, run_list_query, runs_page
+from web.runs.pins import change_pins, pinned
 from web.runs.queries import load_run_view, load_run_view_and_history, time_range_from
 from web.runs.sheets import LABELS, has_chart, recorded_metric, run_sheet, run_table
-from web.runs.training import SMALL_POINTS, TRAINING, large_chart, metric_insight, run_line, training_view
-from web.runs.views import RUN_CHARTS, SHOWN_POINTS, RunHistory, RunView
+from web.runs.training import SHOWN_STEPS, TRAINING, TrainingView, large, metric_chart, metric_insight, training_view
+from web.runs.views import SHOWN_POINTS, RunHistory, RunView
+from web.security.addresses import local_path
 from web.security.audit_log import AuditedCommand
 from web.security.roles import Permission, needs
 from web.trajectories.filters import SampleFilter
@@ -47,6 +51,7 @@ router = APIRouter()
 
 PAGE_ROUNDS = 20
 
+ChartName = Annotated[str, Path(max_length=80)]
 RoundNumber = Annotated[int | None, Query(le=2**53)]
 
 
@@ -93,11 +98,11 @@ async def export(request: Request, index: RunIndexDep, viewer: ViewerDep, ending
 @router.get("/runs/{run_id}")
 @needs(Permission.READ)
 async def show_run(
-    request: Request, shown: ShownRunDep, policy: str = "", rounds_before: RoundNumber = None
+    request: Request, shown: ShownRunDep, viewer: ViewerDep, policy: str = "", rounds_before: RoundNumber = None
 ) -> Response:
     """Shows a run's page: counts, charts, evaluations and trajectories."""
     span = time_range_from(request.query_params)
-    view, past = await load_run_view_and_history(shown, policy, span=span, training_at_most=SMALL_POINTS)
+    view, past = await load_run_view_and_history(shown, policy, span=span, training_at_most=SHOWN_STEPS)
     samples = await _sample_source(shown)
     record = await shown.record()
     run = await shown.local(record)
@@ -107,7 +112,9 @@ async def show_run(
         page="runs",
         live_texts=shown.run.frames.live_texts if view.is_live else {},
         view=view,
-        training=training_view(past.training, thinned_from=past.training_thinned_from),
+        training=await _training(shown, viewer, view, past),
+        steps=(steps := _steps(view, past)),
+        x_kinds=kind_labels(view.points, steps),
         spread=await _reward_histogram(samples, view),
         rounds=await _rounds(samples, rounds_before),
         local=run,
@@ -217,9 +224,6 @@ async def _rounds(samples: RunSamples | Unavailable, before: int | None) -> Roun
     return RoundPage(tables=tables, before=before, older=older, record_note=samples.record_note)
 
 
-ChartName = Annotated[str, Path(max_length=80)]
-
-
 @router.get("/runs/{run_id}/charts/{name}.{ending}")
 @needs(Permission.READ)
 async def export_chart(
@@ -242,13 +246,14 @@ async def export_training(request: Request, shown: ShownRunDep, ending: FileForm
 
 @router.get("/runs/{run_id}/training")
 @needs(Permission.READ)
-async def show_training(request: Request, shown: ShownRunDep, policy: str = "") -> Response:
+async def show_training(request: Request, shown: ShownRunDep, viewer: ViewerDep, policy: str = "") -> Response:
     """Returns the small multiples of the training metrics as a fragment, for the live page."""
     span = time_range_from(request.query_params)
-    view, past = await load_run_view_and_history(shown, policy, span=span, training_at_most=SMALL_POINTS)
-    training = training_view(past.training, thinned_from=past.training_thinned_from)
+    view, past = await load_run_view_and_history(shown, policy, span=span, training_at_most=SHOWN_STEPS)
+    training = await _training(shown, viewer, view, past)
     return responses.with_etag(
-        request, shown.run.pages.page(request, "runs/_training.html", view=view, training=training)
+        request,
+        shown.run.pages.page(request, "runs/_training.html", view=view, training=training, steps=_steps(view, past)),
     )
 
 
@@ -259,7 +264,6 @@ async def show_chart(request: Request, shown: ShownRunDep, name: ChartName, poli
     view, past = await _load_chart(request, shown, name, policy, training_at_most=SHOWN_POINTS)
     heads, body = run_table(view, past, name)
     metric = recorded_metric(past, name)
-    line = None if metric is None else run_line(metric, past.training)
     return shown.run.pages.page(
         request,
         "runs/chart.html",
@@ -268,11 +272,66 @@ async def show_chart(request: Request, shown: ShownRunDep, name: ChartName, poli
         view=view,
         name=name,
         label=LABELS.get(name, name),
-        metric=None if name in RUN_CHARTS else metric,
-        metric_chart=None if metric is None or line is None else large_chart(metric, [line]),
-        insight="" if metric is None or line is None else metric_insight(metric, line),
+        metric=metric,
+        chart=view.charts.get(name) or (None if metric is None else large(metric_chart(metric, past.training))),
+        insight=view.insights.get(name) or (None if metric is None else metric_insight(metric, past.training)),
+        steps=(steps := _steps(view, past, metric=name)),
+        x_kinds=kind_labels(view.points, steps) if metric is None else kind_labels(steps),
         heads=heads,
         rows=body,
+    )
+
+
+@router.post("/runs/pins")
+@needs(Permission.OWN)
+async def pin_chart(
+    index: RunIndexDep, viewer: ViewerDep, change: str = Form(""), next_path: Annotated[str, Form(alias="next")] = "/"
+) -> Response:
+    """Pins a chart to the top of the user's pages of runs, unpins it, or moves it to the front."""
+    await index.database.write(lambda session: change_pins(session, viewer.user_id, change))
+    return RedirectResponse(local_path(next_path), 303)
+
+
+@router.get("/runs/{run_id}/steps.json")
+@needs(Permission.READ)
+async def show_steps(
+    request: Request, shown: ShownRunDep, policy: str = "", metric: Annotated[str, Query(max_length=80)] = ""
+) -> Response:
+    """Returns the training steps of the time range in the address, at most 400, as the table of charts.
+
+    metric: returns only its values; empty for all metrics.
+    """
+    view, past = await load_run_view_and_history(
+        shown,
+        policy,
+        span=time_range_from(request.query_params),
+        at_most=1,
+        training_at_most=SHOWN_STEPS,
+        metric=metric,
+    )
+    return JSONResponse(_steps(view, past, metric=metric))
+
+
+async def _training(shown: ShownRun, viewer: Viewer, view: RunView, past: RunHistory) -> TrainingView:
+    address = f"/runs/{view.row.id}/charts/{{}}?{view.query}"
+    pins = await shown.database.read(lambda session: pinned(session, viewer.user_id))
+    return training_view(past.training, thinned_from=past.training_thinned_from, address=address, pins=pins)
+
+
+def _steps(view: RunView, past: RunHistory, *, metric: str = "") -> dict[str, Any]:
+    """Returns the table of the run's training steps, which scripts continue from the address in `source`."""
+    query = urlencode({"policy": view.policy, **({"metric": metric} if metric else {})})
+    names = {metric, *STEP_KINDS.values()} if metric else None
+    rows = [
+        (at, {name: value for name, value in values.items() if names is None or name in names})
+        for at, values in past.training
+    ]
+    return steps_json(
+        rows,
+        span=past.span,
+        source=f"/runs/{view.row.id}/steps.json?{query}",
+        isLive=view.is_moving,
+        thinned=past.training_thinned_from,
     )
 
 

@@ -1,11 +1,12 @@
 """Data of the charts of a run, for tables and downloads."""
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from astraflow.contract.training_metrics import TRAINING_METRICS, TrainingMetric
-from web.charts import charts
-from web.charts.chart_data import TABLE_ROWS, Table, as_sheet, as_table
+from web.charts import panels
+from web.charts.tables import TABLE_ROWS, Table, as_sheet, as_table
 from web.charts.version_lag import LAG_COLUMNS
 from web.components import formats
 from web.components.downloads import Sheet
@@ -15,9 +16,9 @@ from web.runs.views import RUN_CHARTS, RunHistory, RunView
 
 TIMELINE = "timeline"
 LABELS = {
-    **{name: spec.label for name, spec in RUN_CHARTS.items()},
+    **{name: panel.label for name, panel in RUN_CHARTS.items()},
     TIMELINE: "Trainer time by activity",
-    charts.VERSION_LAG: "Versions behind the trainer, for the nodes that lag most",
+    panels.VERSION_LAG: "Versions behind the trainer, for the nodes that lag most",
     **{metric.name: metric.label for metric in TRAINING_METRICS},
 }
 """Label of each chart of a run, by name; a trainer may report metrics that are not described here."""
@@ -43,36 +44,36 @@ def run_sheet(view: RunView, past: RunHistory, name: str) -> Sheet:
             for begin, end, seconds in view.timeline.intervals
         ]
         return Sheet(name=file, columns=columns, rows=rows)
-    if name == charts.VERSION_LAG:
-        return Sheet(name=file, columns=LAG_COLUMNS, rows=_lag_rows(view, past))
+    if name == panels.VERSION_LAG:
+        return Sheet(name=file, columns=LAG_COLUMNS, rows=_lag_rows(past))
     if name not in RUN_CHARTS:
         metrics = [metric for metric in recorded(past.training) if name in (metric.name, TRAINING)]
         return metric_sheet(file, past.training, metrics)
-    spec = RUN_CHARTS[name]
-    return as_sheet(file, _within(view, name, past.rows), [line.value for line in spec.lines])
+    return as_sheet(file, _within(past, past.rows), [series.value for series in RUN_CHARTS[name].series])
 
 
 def run_table(view: RunView, past: RunHistory, name: str) -> Table:
     """Returns the data of a chart as a table of about sixty rows, newest first."""
     if name == TIMELINE:
         return _timeline_table(view)
-    if name == charts.VERSION_LAG:
+    if name == panels.VERSION_LAG:
         return _lag_table(past)
     if name not in RUN_CHARTS:
         return metric_table(past.training, [metric for metric in recorded(past.training) if metric.name == name])
-    return as_table(RUN_CHARTS[name], _within(view, name, past.rows))
+    return as_table(RUN_CHARTS[name], _within(past, past.rows))
 
 
-def _within(view: RunView, name: str, rows: Sequence[charts.Row]) -> list[charts.Row]:
-    window = view.drawings[name].window
-    return [(at, numbers) for at, numbers in rows if window.start <= at <= window.end]
+def _within(past: RunHistory, rows: Sequence[panels.Row]) -> list[panels.Row]:
+    """Returns the rows up to the end of the requested range."""
+    end = past.span.end if past.span is not None and past.span.end is not None else math.inf
+    return [(at, numbers) for at, numbers in rows if at <= end]
 
 
-def _lag_rows(view: RunView, past: RunHistory) -> list[tuple[str, float, str, float]]:
+def _lag_rows(past: RunHistory) -> list[tuple[str, float, str, float]]:
     lag_rows = [
         (at, name, lag)
         for name, rows in past.lags.items()
-        for at, numbers in _within(view, "reward", rows)
+        for at, numbers in _within(past, rows)
         if (lag := numbers["lag"]) is not None
     ]
     return [(_iso(at), round(at, 3), name, lag) for at, name, lag in sorted(lag_rows)]

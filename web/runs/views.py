@@ -1,17 +1,17 @@
 """Page of one run: facts, balances of groups, charts and annotations."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from statistics import median
 from typing import Any
 from urllib.parse import urlencode
 
 from astraflow.contract.reports.diagnosis import fed_below
 from astraflow.contract.reports.report import FlowReport, Report, StreamReport
-from web.charts import charts, scales
-from web.charts.chart_data import chart_data
-from web.charts.version_lag import NodeLagRow, node_lag_row
+from web.charts import panels
+from web.charts.panels import PanelView, Row, Series, panel_view
+from web.charts.tables import POINT_KINDS, columns_json, points_json, run_length_encoded
+from web.charts.version_lag import version_lag_panel
 from web.components import formats
 from web.components.group_counts import (
     CountBalance,
@@ -40,12 +40,18 @@ TONES = {LIVE: "good", "running": "good", "starting": "warn", ENDED: "off", NOT_
 SHOWN_POINTS = 600
 CHART_HEIGHT = 176
 
-EXTRA_LINES = {"reward": (charts.Line(value="reward_trained", label="trained on", style="second"),)}
-"""Lines that only the page of a run shows: the mean reward of trained groups."""
+TRAINED_REWARD = Series(
+    value="reward_trained",
+    label="trained on",
+    style="second",
+    note="Mean of the trained batch: filters drop groups without a learning signal, so it stays in the middle",
+)
+EXTRA_SERIES = {"reward": (TRAINED_REWARD,)}
+"""Series that only the page of a run shows."""
 
 RUN_CHARTS = {
-    spec.name: replace(spec, height=CHART_HEIGHT, lines=(*spec.lines, *EXTRA_LINES.get(spec.name, ())))
-    for spec in charts.CHARTS.values()
+    panel.name: replace(panel, height=CHART_HEIGHT, series=(*panel.series, *EXTRA_SERIES.get(panel.name, ())))
+    for panel in panels.CHARTS.values()
 }
 """Charts of the page of a run, by name."""
 
@@ -94,10 +100,13 @@ class RunView:
     facts: tuple[Fact, ...]
     balances: tuple[CountBalance, ...]
     episodes: tuple[tuple[str, tuple[CountEntry, ...]], ...]
-    drawings: dict[str, charts.Drawing]
+    charts: dict[str, PanelView]
     insights: dict[str, str]
-    """Titles of the drawings and of the version lag chart (`versions`)."""
+    """Titles of the charts."""
     points: dict[str, Any]
+    """Table of the charts over time."""
+    lags: dict[str, Any]
+    """Table of the version lag chart."""
     is_live: bool
     flows: tuple[FlowReport, ...]
     figures: tuple[PluginFigure, ...]
@@ -111,11 +120,6 @@ class RunView:
     has_steps: bool
     """Whether the shown policy has trained a step at any time."""
     timeline: Timeline
-    lag_rows: tuple[NodeLagRow, ...]
-    bound: int
-    x_ticks: Sequence[tuple[float, str]]
-    axis_ends: Mapping[str, float]
-    """Unix seconds of the two ends of the x axis, for the scripts."""
     annotation_groups: tuple[AnnotationGroup, ...]
     """Fleet events in the shown range, newest first."""
 
@@ -129,10 +133,10 @@ class RunView:
 class RunHistory:
     """Recorded figures of a run over the shown time range."""
 
-    rows: Sequence[charts.Row]
-    lags: Mapping[str, Sequence[charts.Row]]
+    rows: Sequence[Row]
+    lags: Mapping[str, Sequence[Row]]
     """Version lag of the nodes that lag most, by node name."""
-    training: Sequence[charts.Row]
+    training: Sequence[Row]
     """Training metrics by step; empty if they were not requested."""
     training_thinned_from: int | None
     """Number of steps of which `training` is a part; None if it has all steps."""
@@ -166,15 +170,13 @@ def run_view(
     flows = live.flows if live else recorded.flows
     kinds = live.plugin_kinds if live else recorded.plugin_kinds
     stream = next((stream for stream in streams if stream.policy == policy), streams[0] if streams else None)
-    window = _window(past, record, is_live=live is not None)
-    annotations = [annotation for annotation in past.annotations if window.start <= annotation.at <= window.end]
-    marks = tuple(
-        (round(window.x_of(annotation.at), 1), round(annotation.at, 2), annotation.kind.value)
-        for annotation in annotations
-    )
+    begin, end = _range_ends(past, record)
+    is_moving = live is not None and (past.span is None or past.span.is_moving)
+    annotations = [annotation for annotation in past.annotations if begin <= annotation.at <= end]
     bound = stream.max_staleness if stream else 0
-    lag_rows = _lag_rows(past, window, bound)
-    lags = [max((interval.lag for interval in row.intervals), default=0) for row in lag_rows]
+    lags = [round(max((numbers["lag"] or 0.0 for _, numbers in rows), default=0.0)) for rows in past.lags.values()]
+    trainer_time = timeline(past.rows)
+    has_steps = stream is not None and stream.training.steps > 0
     policy_id, fed = stream.policy if stream else "", fed_below(live)
     return RunView(
         row=run_row(record, state),
@@ -187,49 +189,52 @@ def run_view(
             *(stream_balance(stream, kinds) for stream in streams),
         ),
         episodes=tuple((flow.id, episode_entries(flow)) for flow in flows if flow.episodes),
-        drawings={
-            spec.name: replace(
-                charts.draw(
-                    spec, past.rows, window, limit=charts.limit_of(spec, stream, fed_below=fed) if stream else None
-                ),
-                annotations=marks,
-            )
-            for spec in RUN_CHARTS.values()
+        charts={
+            **{
+                panel.name: panel_view(
+                    replace(panel, limit=panels.limit_of(panel, stream, fed_below=fed) if stream else None), past.rows
+                )
+                for panel in RUN_CHARTS.values()
+            },
+            trainer_time.view.panel.name: trainer_time.view,
+            panels.VERSION_LAG: panel_view(replace(version_lag_panel(bound), table="lags"), past.rows),
         },
-        insights=run_insights(past.rows) | {charts.VERSION_LAG: version_lag_insight(lags, bound)},
-        points=chart_data(
+        insights=run_insights(past.rows)
+        | {panels.VERSION_LAG: version_lag_insight(lags, bound), "timeline": trainer_time.insight},
+        points=points_json(
             policy_id,
             past.rows,
-            RUN_CHARTS.values(),
+            (*RUN_CHARTS.values(), trainer_time.view.panel),
             sequences=[record.last_sequence]
             * len(past.rows),  # all rows carry the sequence of the last recorded report
-            is_moving=live is not None and window.is_moving,
+            span=past.span,
+            annotations=annotations,
+            is_moving=is_moving,
+            kinds=_by_step_first(POINT_KINDS) if has_steps else POINT_KINDS,
         ),
+        lags=_lag_columns(past, has_steps=has_steps),
         is_live=live is not None,
         flows=flows,
         figures=plugin_figures(flows, streams),
         ranges=_ranges(past.span, policy_id if len(streams) > 1 else ""),
         query=urlencode({"policy": policy_id, **(past.span.query if past.span else {})}),
-        begin=datetime_field_text(window.start),
-        end=datetime_field_text(window.end),
+        begin=datetime_field_text(begin),
+        end=datetime_field_text(end),
         is_custom=past.span is not None and not past.span.is_moving,
-        has_steps=stream is not None and stream.training.steps > 0,
-        timeline=timeline(past.rows, window),
-        lag_rows=lag_rows,
-        bound=bound,
-        x_ticks=scales.x_ticks(window),
-        axis_ends={"start": window.start, "end": window.end},
+        has_steps=has_steps,
+        timeline=trainer_time,
         annotation_groups=annotation_groups(sorted(annotations, key=lambda annotation: -annotation.at)),
     )
 
 
-def _window(past: RunHistory, record: RunRecord, *, is_live: bool) -> scales.Window:
+def _range_ends(past: RunHistory, record: RunRecord) -> tuple[float, float]:
+    """Returns begin and end of the shown range, in Unix seconds."""
     rows, span = past.rows, past.span
+    last = rows[-1][0] if rows else record.last_at
     if span is None:
-        return scales.window_of(rows[0][0] if rows else None, rows[-1][0] if rows else None, None)
-    end = span.end if span.end is not None else rows[-1][0] if rows else record.last_at
-    is_moving = span.is_moving and is_live
-    return scales.Window(start=end - span.duration_s, end=end, range_s=span.duration_s, is_moving=is_moving)
+        return rows[0][0] if rows else last, last
+    end = span.end if span.end is not None else last
+    return end - span.duration_s, end
 
 
 def _ranges(span: TimeRange | None, policy: str) -> tuple[LinkChoice, ...]:
@@ -246,13 +251,29 @@ def _ranges(span: TimeRange | None, policy: str) -> tuple[LinkChoice, ...]:
     )
 
 
-def _lag_rows(past: RunHistory, window: scales.Window, bound: int) -> tuple[NodeLagRow, ...]:
-    rows_by_node = []
+def _by_step_first(kinds: Mapping[str, str]) -> dict[str, str]:
+    return dict(sorted(kinds.items(), key=lambda item: item[0] != "step"))
+
+
+def _lag_columns(past: RunHistory, *, has_steps: bool) -> dict[str, Any]:
+    """Returns the table of the version lag chart: a column for each node, over the times of all of them."""
+    lags: dict[float, dict[str, float | None]] = {}
     for name, rows in past.lags.items():
-        lags = [(at, None if (lag := numbers["lag"]) is None else round(lag)) for at, numbers in rows]
-        widths = [later - earlier for (earlier, _), (later, _) in pairwise(lags)]
-        rows_by_node.append(node_lag_row(name, lags, window, bound=bound, gap_s=3 * median(widths) if widths else 0.0))
-    return tuple(rows_by_node)
+        for at, numbers in rows:
+            lags.setdefault(at, {})[name] = numbers["lag"]
+    times = sorted(lags)
+    known = [at for at, _ in past.rows]
+    steps = [past.rows[max(0, bisect_right(known, at) - 1)][1].get("steps") if known else None for at in times]
+    return columns_json(
+        [(at, {"steps": step}) for at, step in zip(times, steps, strict=True)],
+        (),
+        kinds=_by_step_first(POINT_KINDS) if has_steps else POINT_KINDS,
+        span=past.span,
+        lags={
+            name: run_length_encoded(None if (lag := lags[at].get(name)) is None else round(lag) for at in times)
+            for name in past.lags
+        },
+    )
 
 
 def _policy_summary(stream: StreamReport) -> PolicySummary:

@@ -25,6 +25,8 @@ ADDRESS_ATTRIBUTES = (
     "data-source",
     "data-back",
     "data-from",
+    "data-href",
+    "data-samples",
 )
 """Attributes of templates that contain an address; a path in any other attribute is one of the application."""
 

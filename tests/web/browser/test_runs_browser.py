@@ -8,13 +8,11 @@ from playwright.async_api import Browser, Page, expect
 from astraflow.contract.training_metrics import TRAINING_METRICS
 from tests.fakes.browser import logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.all_pages import advancing_reports
-from tests.web.comparison.test_compared_runs import recorded as kept
 from tests.web.runs.test_run_list import filled, launched, record
 from tests.web.trajectories.test_trajectories import HOSTILE, recorded
-from web.charts import scales
+from web.charts.panels import value_text
 from web.runs.training import format_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
@@ -95,11 +93,8 @@ async def test_the_progress_of_a_run_updates_and_keeps_scroll_and_focus(
         await expect(page.locator(".age")).to_have_attribute("data-state", "live", timeout=PATIENCE_MS)
         await page.locator("a.bar").first.focus()
         at, focused = await page.evaluate(PLACE)
-        last_step = page.locator(".multiple .x-axis text.last").first
-        step = await last_step.text_content()
         await page.evaluate("document.querySelector('#insight-reward').textContent = 'from before'")
         await expect(page.locator("#insight-reward")).not_to_have_text("from before", timeout=PATIENCE_MS)
-        await expect(last_step).not_to_have_text(step or "", timeout=PATIENCE_MS)
         assert await page.evaluate(PLACE) == [pytest.approx(at, abs=A_FEW_LINES), focused]
         assert await page.evaluate("scrollY") > 0
         assert complaints.heard == []
@@ -126,7 +121,7 @@ async def test_scripts_format_metrics_as_the_server_does(web: RunningWeb, chromi
         cases = [(value, kind) for kind in METRIC_FORMATS for value in METRIC_VALUES]
         path = (main or "").replace("main.js", "formats.js")
         shown = await page.evaluate(SHOWN, [path, cases])
-    assert shown == [scales.value_text(value, kind) for value, kind in cases]
+    assert shown == [value_text(value, kind) for value, kind in cases]
 
 
 SHOWN = """async ([path, cases]) => {
@@ -144,30 +139,3 @@ async def _overflow(page: Page) -> int:
     """Pixels by which the page is wider than its window."""
     script = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     return int(await page.evaluate(script))
-
-
-@pytest.mark.long
-async def test_charts_with_a_shared_axis_show_one_cursor(tmp_path: Path, chromium: Browser) -> None:
-    await filled(tmp_path, record("one", seconds=150), record("two", seconds=150))
-    for number in (1, 2):
-        await kept(tmp_path, number, SyntheticRun(nodes=("node-a", "slow"), began_at=1000.0), seconds=150)
-    async with (
-        running_web(tmp_path, "127.0.0.1:9") as web,
-        logged_in_page(chromium, web.login_url) as (page, complaints, _),
-    ):
-        for path in ("/runs/compare?run=1&run=2", "/runs/compare?run=1&run=2&by=time", "/runs/1"):
-            await page.goto(web.address + path)
-            await expect(page.locator("html.has-script")).to_be_attached()
-            figures = page.locator(".legend output, [data-latest]")
-            before = await figures.all_inner_texts()
-            plots = await page.locator(".plot, .lag-row-strip").count()
-            for focused in (".chart-body[tabindex]", ".multiple-title a"):
-                await page.locator(focused).first.focus()
-                for _ in range(3):
-                    await page.keyboard.press("Shift+ArrowLeft")
-                await expect(page.locator(".cursor-line")).to_have_count(plots)
-                assert await figures.all_inner_texts() != before, path
-                await page.keyboard.press("Escape")
-                await expect(page.locator(".cursor-line")).to_have_count(0)
-                assert await figures.all_inner_texts() == before, path
-        assert complaints.heard == []

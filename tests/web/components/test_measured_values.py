@@ -1,15 +1,14 @@
 """Texts of the pages for measured values."""
 
 import dataclasses
-import itertools
 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.reports.report import NodeState
 from tests import make
 from tests.fakes.synthetic_run import SyntheticRun
-from web.charts import charts, scales
-from web.charts.chart_data import as_sheet, as_table, rows_of
-from web.charts.version_lag import version_lag
+from web.charts.panels import CHARTS
+from web.charts.tables import as_sheet, as_table, rows_of
+from web.charts.version_lag import lag_table
 from web.components import insights
 from web.components.group_counts import episode_entries, flow_balance, partial_rollout_balance, stream_balance
 from web.components.live_texts import build_live_texts, visible_nodes
@@ -105,49 +104,24 @@ def test_counts_balance_and_an_unbalanced_one_is_marked() -> None:
     assert "1,200 tokens" in handed_back.entries[0].note
 
 
-def test_version_lag_has_an_interval_per_lag_and_a_gap_while_a_node_was_away() -> None:
-    synthetic_run = SyntheticRun(nodes=("a",))
+def test_the_table_of_versions_begins_with_serving_nodes_that_are_farthest_behind() -> None:
+    both, left = SyntheticRun(nodes=("away", "slow", "quick")), SyntheticRun(nodes=("slow", "quick"))
     series = Series()
-    for second in (*range(100, 110), *range(120, 130)):
-        series.add(synthetic_run.report(second))
+    for second in range(100, 130):
+        series.add((both if second < 110 else left).report(second))
     points = series.window(300)
-    rung = version_lag(SOLVER, points, scales.window_of(points[0].at, points[-1].at, 300), bound=2)[0]
+    heads, body = lag_table(points, SOLVER)
 
-    ends = [(stretch.x, stretch.x + stretch.width) for stretch in rung.intervals]
-    assert all(left[1] <= right[0] + 0.2 for left, right in itertools.pairwise(ends))
-    assert any(right[0] - left[1] > 100 for left, right in itertools.pairwise(ends)), "the gap"
-    assert {stretch.level for stretch in rung.intervals} <= {"current", "behind", "beyond"}
-
-
-def test_a_line_has_a_gap_where_nothing_was_measured() -> None:
-    spec = charts.CHARTS["wait"]
-    rows: list[charts.Row] = [(float(at), {"wait": None if at == 5 else 0.1}) for at in range(10)]
-    drawing = charts.draw(spec, rows, scales.window_of(0, 9, 300), limit=0.08)
-
-    assert drawing.lines[0].path.count("M") == 2
-    assert drawing.limit_y is not None
-    assert 0 < drawing.limit_y < spec.height
-
-
-def test_a_young_history_is_not_stretched_over_the_whole_chart() -> None:
-    window = scales.window_of(1000.0, 1006.0, 300)
-
-    assert window.end - window.start == scales.MIN_WINDOW_S
-    assert scales.x_ticks(window)[-1] == (100.0, "now")
-
-
-def test_axes_hold_negative_rewards() -> None:
-    axis = scales.y_axis([-1.0, 0.4], at_least=1.0)
-
-    assert axis.low == -1.0
-    assert axis.high == 1.0
-    assert 0.0 in axis.ticks
+    largest = {name: max(point.lags[SOLVER].get(name, 0) for point in points) for name in ("slow", "quick", "away")}
+    assert heads[-1] == "away", "a node that left is last"
+    assert [largest[name] for name in heads[1:-1]] == sorted((largest[name] for name in heads[1:-1]), reverse=True)
+    assert body[0][-1] == "\N{EN DASH}"
 
 
 def test_csv_and_table_have_the_plotted_rows() -> None:
     series = series_of(SyntheticRun(), 130)
     rows = rows_of(series.window(120), SOLVER)
-    heads, body = as_table(charts.CHARTS["rates"], rows)
+    heads, body = as_table(CHARTS["rates"], rows)
 
     sheet = as_sheet("rates", rows, ("produced",))
     assert len(sheet.rows) == len(rows)

@@ -82,7 +82,7 @@ async def test_a_decision_has_a_page_with_its_calculation_and_effect(web: Runnin
         (path,) = (mark[4] for mark in marks if mark[2] == "decision")
         ordinal = path.rpartition("/")[2]
         alone = parsed(await client.get(path))
-        opened = parsed(await client.get(f"{page.one('.marks')['data-href']}{ordinal}"))
+        opened = parsed(await client.get(page.one(".marks")["data-href"].replace("{}", ordinal)))
         missing = await client.get("/events/99999")
 
     for page in (alone, opened):

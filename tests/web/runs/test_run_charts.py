@@ -16,7 +16,7 @@ from tests.fakes.web import running_web
 from tests.web.comparison.test_compared_runs import recorded
 from tests.web.page_elements import parsed
 from tests.web.runs.test_run_list import filled, record
-from web.charts import scales
+from web.charts.panels import value_text
 from web.history.samples import NODE_VALUES
 from web.history.training_steps import X_VALUES
 from web.runs.sheets import LABELS
@@ -47,9 +47,9 @@ def metrics(page: str) -> list[str]:
 async def test_every_chart_of_a_run_has_its_files_its_table_and_a_link(ended: httpx.AsyncClient) -> None:
     page = (await ended.get("/runs/1")).text
     names = {re.match(r"/runs/1/charts/(\w+)\.csv", address)[1] for address in menus(page)}  # type: ignore[index] # the match exists
-    assert {"reward", "wait", "timeline", "versions"} == names
+    assert {"reward", "wait", "timeline", "versions", "reward_rollouts", *METRICS} == names
     assert len(metrics(page)) == len({ROLLOUT_REWARD, *METRICS})
-    for address in (*menus(page), *metrics(page)[::8]):
+    for address in menus(page)[::5]:
         rows = list(csv.reader(io.StringIO((await ended.get(address)).text)))
         as_json = (await ended.get(address.replace(".csv", ".json"))).json()
         assert len(rows) - 1 == len(as_json) > 0, address
@@ -100,8 +100,8 @@ async def test_the_page_of_a_metric_explains_it_and_has_the_values_of_its_file(e
     assert page.one("h1").text == "Entropy"
     description = next(metric.description for metric in TRAINING_METRICS if metric.name == "entropy")
     assert description in page.one("main").text
-    assert page.one("path.line")["d"].startswith("M")
-    assert page.one("output").raw_text == scales.value_text(rows[-1]["entropy"], "nats")
+    assert page.one("polyline")["points"]
+    assert page.one(".legend").one("output").raw_text == value_text(rows[-1]["entropy"], "nats")
     assert page.rows()[0][0] == str(rows[-1]["step"])
 
 
@@ -142,3 +142,16 @@ async def test_unknown_charts_are_answered_with_the_known_ones(ended: httpx.Asyn
         assert all(name in detail for name in LABELS)
     assert "run_id" in without.json()["detail"]
     assert ratio.status_code == 503, "a known chart, without a run yet"
+
+
+async def test_steps_are_read_as_columns_over_any_range_and_kind_of_axis(ended: httpx.AsyncClient) -> None:
+    every = (await ended.get("/runs/1/training.json")).json()
+    table = (await ended.get("/runs/1/steps.json?policy=solver")).json()
+    part = (
+        await ended.get(f"/runs/1/steps.json?metric=entropy&from={every[9]['unix_s']}&to={every[29]['unix_s']}")
+    ).json()
+
+    assert [kind for kind, _ in table["kinds"]] == ["step", "time", "tokens", "episodes"]
+    assert {"entropy", "loss"} <= table["columns"].keys()
+    assert part["columns"].keys() == {"entropy", "step", "total_tokens", "total_episodes"}
+    assert part["columns"]["step"] == list(range(10, 31))

@@ -53,8 +53,9 @@ function seconds(value) {
 }
 
 export function tickText(value, kind) {
-  if (kind === "percent" && value > 0 && value < 0.0005) return `<0.1${NARROW}%`;
-  if (kind === "percent") return `${short(value * 100)}%`;
+  if (kind === "percent" || kind === "share") return `${short(value * 100)}%`;
+  if (value && Math.abs(value) < 0.001) return figure(value);
+  if (Math.abs(value) >= 1e6) return figure(value);
   if (Math.abs(value) >= 10000) return `${short(value / 1000)}k`;
   return short(value).replace("-", "\u2212");
 }

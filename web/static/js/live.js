@@ -4,7 +4,6 @@ import { dataReceived, connectionLost, setPaused } from "./age.js";
 import { patchLiveTexts } from "./live_text.js";
 import { refill } from "./focus.js";
 import { updateMembers, watchedRows } from "./nodes.js";
-import { addPoints as addOldPoints } from "./points.js";
 import { addAnnotations, addPoints, shownSequence, tableOf } from "./tables.js";
 
 const FIRST_DELAY_MS = 300;
@@ -106,7 +105,6 @@ function receive(message) {
   patchRegions(message.html);
   addAnnotations(message.annotations);
   addPoints(message.points);
-  addOldPoints(message.points);
   for (const name of message.changed) dispatch(`changed-${name}`);
   dispatch("live-frame");
 }

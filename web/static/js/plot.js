@@ -4,7 +4,7 @@ import { gestures, moveCursor, onCursor, pageCursor } from "./plotgestures.js";
 import { colour, drawMarks, textOfMarks } from "./plotmarks.js";
 import { columnsOf, smoothed } from "./plotdata.js";
 import { change, onSettings, settings } from "./plotcontrols.js";
-import { convert, onTables } from "./tables.js";
+import { convert, onTables, refine } from "./tables.js";
 
 const SHORTEST_S = 60;
 const LARGE_HEIGHT = 320;
@@ -23,7 +23,10 @@ const library = globalThis.uPlot ? Promise.resolve() : new Promise((resolve, rej
 });
 
 onTables(() => drawLater(false));
-onSettings(() => drawLater(true));
+onSettings(() => {
+  drawLater(true);
+  if (settings.zoom) refine(settings.zoom);
+});
 onCursor(() => views.forEach((view) => view.isSeen && view.read()));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawLater(true));
 new MutationObserver(() => drawLater(true)).observe(document.documentElement, { attributeFilter: ["data-theme"] });
@@ -65,7 +68,7 @@ export function plot(figure) {
     current = options();
     const next = columnsOf(current, settings.x);
     if (!next) return;
-    const isSame = u && !view.isNew && next.kind === shown.kind && next.lines.length === shown.lines.length && next.lines.every((line, place) => line.value === shown.lines[place].value);
+    const isSame = u && !view.isNew && next.kind === shown.kind && next.lines.length === shown.lines.length && next.lines.every(({ value, table }, place) => value === shown.lines[place].value && table === shown.lines[place].table);
     shown = next;
     [view.isDirty, view.isNew] = [false, false];
     const data = [shown.xs, ...shown.drawn, ...extra()];
@@ -77,7 +80,7 @@ export function plot(figure) {
       gestures(figure, u, handle);
     }
     figure.toggleAttribute("data-empty", shown.values.every((column) => column.every((value) => value === null || value === undefined)));
-    view.read();
+    queueMicrotask(view.read); // after uPlot's own, which sets the scales
   };
 
   view.resize = () => u && u.width !== host.clientWidth && u.setSize({ width: host.clientWidth, height: heightOf() });
@@ -85,12 +88,13 @@ export function plot(figure) {
   // Shows the values at the page's cursor, else the latest ones.
   view.read = () => {
     if (!u || view.isDirty) return;
-    const at = pageCursor();
-    const x = at && convert(shown.table, at.kind, shown.kind, at.value);
-    const place = x === null || !shown.xs.length ? null : u.valToIdx(x);
-    const isInside = place !== null && x >= u.scales.x.min && x <= u.scales.x.max;
+    const place = handle.place();
+    const isInside = place !== null && shown.xs[place] >= u.scales.x.min && shown.xs[place] <= u.scales.x.max;
     u.setCursor({ left: isInside ? u.valToPos(shown.xs[place], "x") : -10, top: isInside ? 0 : -10 }, false);
-    for (const output of outputs) output.textContent = valueText(valueAt(Number(output.dataset.value), isInside ? place : null), output.dataset.format);
+    for (const output of outputs) {
+      const line = Number(output.dataset.value);
+      output.textContent = valueText(isInside ? valueAt(line, place) : shown.latest?.[line] ?? valueAt(line, null), output.dataset.format);
+    }
     if (current.form === "strips") u.redraw(false);
     showReading(isInside ? place : null);
   };
@@ -99,6 +103,11 @@ export function plot(figure) {
     view,
     columns: () => shown,
     options: () => current,
+    place: () => {
+      const at = pageCursor();
+      const x = at && convert(shown.table, at.kind, shown.kind, at.value);
+      return x === null || !shown.xs.length ? null : u.valToIdx(x);
+    },
     move: (place) => moveCursor({ kind: shown.kind, value: shown.xs[place] }),
     zoom: (from, to) => change({ zoom: { kind: shown.kind, from, to } }),
     redraw: () => {
@@ -109,7 +118,7 @@ export function plot(figure) {
   };
 
   const heightOf = () => (figure.matches(".enlarged") ? LARGE_HEIGHT : current.height);
-  const isHidden = (line) => settings.hidden.has(`${current.name}.${line.value}`);
+  const isHidden = (place) => settings.hidden.has(`${current.name}.${place}`);
   const isSmooth = () => settings.smoothing > 0 && current.form === "lines" && !current.isBare;
   const extra = () => (isSmooth() ? shown.values.map((column) => smoothed(column, settings.smoothing)) : []);
 
@@ -139,7 +148,7 @@ export function plot(figure) {
     const font = `11px ${style.fontFamily}`;
     const axis = { stroke: ink, font, ticks: { show: false }, grid: { stroke: colour(figure, "--grid"), width: 1 }, show: !current.isBare };
     const isStrips = current.form === "strips";
-    const y = isStrips ? stripAxes(axis) : [{ ...axis, size: figure.matches(".multiple") ? 50 : 44, gap: 4, space: current.height > 100 ? 36 : 28, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : tickText(tick, current.format))) }];
+    const y = isStrips ? stripAxes(axis) : [{ ...axis, size: figure.matches(".multiple") ? 50 : 44, gap: 4, space: current.height > 100 ? 36 : 22, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : tickText(tick, current.format))) }];
     return {
       width: host.clientWidth,
       height: heightOf(),
@@ -172,8 +181,8 @@ export function plot(figure) {
     if (current.form === "shares") return { range: [0, 1] };
     const known = shown.drawn.flat().filter((value) => value !== null && value !== undefined && value !== 0);
     const isPositive = known.every((value) => value > 0);
-    const distribution = settings.isLog && known.length && !current.isBare ? { distr: isPositive ? 3 : 4, asinh: Math.min(...known.map(Math.abs)) } : {};
-    if (distribution.distr) return distribution;
+    if (settings.isLog && known.length && !current.isBare)
+      return isPositive ? { distr: 3, range: (_, low, high) => (low ? [low / 1.1, high * 1.1] : [1, 10]) } : { distr: 4, asinh: Math.min(...known.map(Math.abs)) };
     return {
       range: (_, low, high) => {
         const ends = [low, high, current.limit, current.fromZero ? 0 : null].filter((end) => end !== null && end !== undefined);
@@ -186,26 +195,30 @@ export function plot(figure) {
   }
 
   function seriesOf(line, place, alpha) {
-    const swatch = getComputedStyle(figure.querySelector(`[data-line="${place}"] .swatch`) ?? figure.querySelector(".swatch"));
+    const swatch = swatchOf(place);
     const isShare = current.form === "shares";
     const dash = swatch.getPropertyValue("--dash").trim();
     return {
       stroke: swatch.color,
-      fill: isShare ? undefined : filled(swatch) && alpha === 1 ? swatch.backgroundColor : undefined,
+      fill: filled(swatch) && alpha === 1 && (!isShare || place === 0) ? swatch.backgroundColor : undefined,
       width: isShare || current.form === "strips" ? 0 : Number(swatch.getPropertyValue("--width")) || 1.75,
       dash: dash ? dash.split(" ").map(Number) : undefined,
       alpha,
-      show: !isHidden(line),
+      show: !isHidden(place),
       spanGaps: isShare,
       paths: current.form === "strips" ? () => null : line.draw === "step" || line.isTotal ? uPlot.paths.stepped({ align: line.isTotal ? -1 : 1 }) : undefined,
       points: current.form === "lines" && !current.isBare ? { size: 5 } : { show: false },
     };
   }
 
+  function swatchOf(line) {
+    return getComputedStyle(figure.querySelector(`[data-line="${line}"] .swatch`) ?? figure.querySelector(".swatch"));
+  }
+
   function bandsOf() {
     const place = (value) => 1 + current.lines.findIndex((line) => line.value === value);
     if (current.form === "shares")
-      return shown.lines.map((_, line) => ({ series: [line + 1, line], fill: getComputedStyle(figure.querySelector(`[data-line="${line}"] .swatch`)).backgroundColor })).map((band, line) => (line ? band : { ...band, series: [1, -1] })).filter(({ series }) => series[1] > 0);
+      return shown.lines.slice(1).map((_, line) => ({ series: [line + 2, line + 1], fill: swatchOf(line + 1).backgroundColor }));
     return current.bands.map(([upper, lower], band) => ({ series: [place(upper), place(lower)], fill: getComputedStyle(figure.querySelector(`[data-band="${band}"]`)).backgroundColor }));
   }
 
@@ -255,12 +268,12 @@ export function plot(figure) {
 
   figure.querySelectorAll("button[data-line]").forEach((button) => {
     button.disabled = false;
-    const show = () => button.setAttribute("aria-pressed", String(!isHidden({ value: button.dataset.name })));
+    const show = () => button.setAttribute("aria-pressed", String(!isHidden(button.dataset.line)));
     current = options();
     onSettings(show);
     show();
     button.addEventListener("click", () => {
-      const [key, hidden] = [`${current.name}.${button.dataset.name}`, new Set(settings.hidden)];
+      const [key, hidden] = [`${current.name}.${button.dataset.line}`, new Set(settings.hidden)];
       if (!hidden.delete(key)) hidden.add(key);
       change({ hidden });
     });

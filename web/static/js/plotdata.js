@@ -3,21 +3,22 @@ import { tableOf } from "./tables.js";
 
 const MAX_STRIPS = 8;
 const MAX_GAP_S = 90; // longest distance between two rows that a line connects
-const MAX_GAP_INTERVALS = 5;
+const MAX_GAP_INTERVALS = 3;
 
 // Returns { kind, table, lines, xs, values, drawn }: drawn are the values as plotted, such as stacked shares.
 export function columnsOf(options, wanted) {
-  const tables = new Map(options.lines.map(({ table }) => [table, tableOf(table)]));
-  tables.set(options.table, tableOf(options.table));
-  const known = [...tables.values()].filter(Boolean);
+  const ids = new Set([...options.lines.map(({ table }) => table), options.table]);
+  const tables = [...ids].map((id) => [id, tableOf(id)]).filter(([, table]) => table);
+  const known = tables.map(([, table]) => table);
   if (!known.length) return null;
   const kinds = Object.keys(known[0].kinds).filter((kind) => known.every((table) => table.kinds[kind]));
   const kind = kinds.includes(wanted) ? wanted : kinds[0];
   const table = tableOf(options.table) ?? known[0];
   const lines = options.form === "strips" ? strips(table, options) : options.lines;
-  const parts = [...tables].map(([id, own]) => over(own, kind, lines.filter((line) => line.table === id)));
+  const parts = tables.map(([id, own]) => over(own, kind, lines.filter((line) => line.table === id)));
   const [xs, ...values] = parts.length === 1 ? parts[0] : globalThis.uPlot.join(parts.filter((part) => part.length > 1));
-  return { kind, table, lines, xs, values, drawn: options.form === "shares" ? stacked(values) : values };
+  if (options.form !== "shares") return { kind, table, lines, xs, values, drawn: values };
+  return { kind, table, lines, xs, values: shares(values), drawn: stacked(values), latest: lines.some(({ isTotal }) => isTotal) ? whole(values) : null };
 }
 
 // Returns the exponential mean of a column, corrected at its begin. weight: of the mean so far.
@@ -47,13 +48,13 @@ function over(table, kind, lines) {
   const end = table.end ?? table.columns.at.at(-1);
   const start = table.range === null ? -Infinity : end - table.range;
   const isTime = kind === "time" || kind === "elapsed";
-  const gap = Math.max(MAX_GAP_S, (MAX_GAP_INTERVALS * (xs.at(-1) - xs[0])) / xs.length);
+  const gap = isTime ? Math.max(MAX_GAP_S, MAX_GAP_INTERVALS * median(xs.slice(1).map((x, place) => x - xs[place]))) : Infinity;
   const found = [[], ...lines.map(() => [])];
   let before = null;
   for (let row = 0; row < table.length; row++) {
     const x = xs[row];
     if (x === null || x < before || table.columns.at[row] < start || table.columns.at[row] > end) continue;
-    if (isTime && before !== null && x - before > gap) found.forEach((column, place) => column.push(place ? null : (x + before) / 2));
+    if (before !== null && x - before > gap) found.forEach((column, place) => column.push(place ? null : (x + before) / 2));
     const isSame = x === before;
     lines.forEach(({ isTotal }, place) => {
       const column = found[place + 1];
@@ -69,13 +70,27 @@ function over(table, kind, lines) {
   return found;
 }
 
+const median = (numbers) => numbers.sort((a, b) => a - b)[Math.floor(numbers.length / 2)] ?? 0;
+
 function difference(value, previous) {
   return value === null || (previous ?? null) === null ? null : Math.max(0, value - previous);
 }
 
+// Returns the values of each row as shares of their sum.
+function shares(values) {
+  const sums = values[0].map((_, place) => values.reduce((sum, column) => sum + (column[place] ?? 0), 0));
+  return values.map((column) => column.map((value, place) => (sums[place] ? (value ?? 0) / sums[place] : null)));
+}
+
+// Returns the share of each column over all rows.
+function whole(values) {
+  const sums = values.map((column) => column.reduce((sum, value) => sum + (value ?? 0), 0));
+  const total = sums.reduce((sum, value) => sum + value, 0);
+  return sums.map((sum) => (total ? sum / total : null));
+}
+
 // Returns the upper ends of stacked shares, which add up to 1; null where all are zero.
 function stacked(values) {
-  const sums = values[0].map((_, place) => values.reduce((sum, column) => sum + (column[place] ?? 0), 0));
-  const tops = sums.map(() => 0);
-  return values.map((column) => column.map((value, place) => (sums[place] ? (tops[place] += (value ?? 0) / sums[place]) : null)));
+  const tops = values[0].map(() => 0);
+  return shares(values).map((column) => column.map((value, place) => (value === null ? null : (tops[place] += value))));
 }

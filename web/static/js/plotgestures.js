@@ -55,7 +55,8 @@ export function gestures(figure, u, chart) {
   over.addEventListener("click", (event) => {
     if (Math.abs(event.clientX - pressedAt) > CLICK_PX) return;
     clearTimeout(opening);
-    opening = setTimeout(() => open(figure, chart, u.posToIdx(left(event))), settings.zoom ? DOUBLE_CLICK_MS : 0);
+    const place = u.posToIdx(left(event));
+    opening = setTimeout(() => open(figure, chart, place), settings.zoom ? DOUBLE_CLICK_MS : 0);
   });
   over.addEventListener("dblclick", () => {
     clearTimeout(opening);
@@ -76,15 +77,15 @@ function press(event, figure, chart) {
   if (event.target.closest(".menu, .legend, .marks") || event.ctrlKey || event.metaKey || event.altKey) return;
   const { xs } = chart.columns();
   const { min, max } = chart.u.scales.x;
-  const inside = xs.filter((x) => x >= min && x <= max).length;
-  const at = chart.u.cursor.idx ?? chart.u.valToIdx(max);
-  const width = Math.max(1, Math.round(inside / (event.shiftKey ? 10 : 60)));
+  const [first, last] = [xs.findIndex((x) => x >= min), xs.findLastIndex((x) => x <= max)];
+  const at = chart.place() ?? last;
+  const width = Math.max(1, Math.round((last - first) / (event.shiftKey ? 10 : 60)));
   const step = { ArrowLeft: -width, ArrowRight: width }[event.key];
   const factor = { "+": 0.5, "-": 2 }[event.key];
-  if (step && xs.length) chart.move(Math.min(chart.u.valToIdx(max), Math.max(chart.u.valToIdx(min), at + step)));
+  if (step && xs.length) chart.move(Math.min(last, Math.max(first, at + step)));
   else if (factor) chart.zoom(xs[at] - (xs[at] - min) * factor, xs[at] + (max - xs[at]) * factor);
   else if (event.key === "0" && settings.zoom) resetZoom();
-  else if (event.key === "Enter" && !event.target.closest("a") && chart.u.cursor.idx !== null) open(figure, chart, at);
+  else if (event.key === "Enter" && !event.target.closest("a") && pageCursor()) open(figure, chart, at);
   else if (event.key === "Escape" && pageCursor()) moveCursor(null);
   else if (event.key === "Escape" && figure.matches(".enlarged")) enlarge(figure, chart);
   else return;
@@ -95,7 +96,7 @@ function press(event, figure, chart) {
 // Opens the samples of the step at a point.
 function open(figure, chart, place) {
   const step = figure.dataset.samples && place !== null ? chart.step(place) : null;
-  if (step !== null) location.assign(document.documentElement.dataset.root + figure.dataset.samples + Math.round(step));
+  if (step !== null) location.assign(figure.dataset.samples + Math.round(step));
 }
 
 function enlarge(figure, chart) {

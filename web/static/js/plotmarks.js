@@ -69,7 +69,7 @@ function newLink(lane, [number, , kind, , path]) {
   link.className = `mark ${kind}`;
   link.dataset.number = number;
   link.tabIndex = -1;
-  link.href = document.documentElement.dataset.root + (ordinal ? lane.dataset.href + ordinal : path);
+  link.href = ordinal ? lane.dataset.href.replace("{}", ordinal) : document.documentElement.dataset.root + path;
   if (ordinal && "drawers" in lane.dataset) {
     link.dataset.drawer = "";
     link.dataset.ordinal = ordinal;

@@ -4,6 +4,7 @@ const FETCH_EVERY_MS = 2000;
 const tables = new Map(); // by id; null while the page has no such table
 const listeners = new Set();
 let timer = null;
+let refining = null;
 
 // Returns a table: { kinds, length, columns: {name: numbers}, lags: {node: numbers}, annotations, range, end }, or null.
 export function tableOf(id) {
@@ -91,28 +92,56 @@ function summed(steps) {
   return steps.map((step) => (sum += step));
 }
 
-// Fetches the new rows of tables with a source, such as the steps of a run, when its trainer ended a step.
-async function fetchRows() {
-  timer = null;
+// Fetches rows of the tables with a source, such as the steps of a run: those after the last, or those between two times.
+async function fetchRows(from = null, to = null) {
   for (const table of [...tables.values()].filter((known) => known?.source)) {
-    const answer = await fetch(`${table.source}&after=${table.columns[table.kinds.step].at(-1) ?? 0}`);
+    const range = from === null ? `&from=${(table.columns.at.at(-1) ?? 0) + 0.01}&to=${(table.columns.at.at(-1) ?? 0) + 1e6}` : `&from=${from}&to=${to}`;
+    const answer = await fetch(`${document.documentElement.dataset.root}${table.source}${range}`);
     if (!answer.ok) continue; // the next step repeats it
     const more = unpacked(await answer.json());
-    if (Object.keys(more.columns).some((name) => !table.columns[name])) {
+    if (Object.keys(more.columns).some((name) => !table.columns[name]))
       document.body.dispatchEvent(new CustomEvent("new-columns", { bubbles: true }));
-      return;
-    }
-    const names = Object.keys(table.columns);
-    more.columns.at.forEach((_, place) => append(table, Object.fromEntries(names.map((name) => [name, more.columns[name]?.[place]]))));
-    if (more.length) tell();
+    else if (more.length) merge(table, more);
   }
 }
 
-document.addEventListener("changed-training", () => (timer ??= setTimeout(fetchRows, FETCH_EVERY_MS)));
-document.addEventListener("htmx:after:swap", () => {
+// Puts rows into a table, instead of those between the first and the last of them.
+function merge(table, more) {
+  const { at } = table.columns;
+  const [first, last] = [more.columns.at[0], more.columns.at.at(-1)];
+  const begin = at.findIndex((time) => time >= first);
+  const end = at.findIndex((time) => time > last);
+  const [before, after] = [begin < 0 ? at.length : begin, end < 0 ? at.length : end];
+  for (const [name, column] of Object.entries(table.columns))
+    table.columns[name] = [...column.slice(0, before), ...(more.columns[name] ?? more.columns.at.map(() => null)), ...column.slice(after)];
+  table.length = table.columns.at.length;
+  tell();
+}
+
+// Fetches the rows between two places of an axis, where a table has a part of them only.
+export function refine({ kind, from, to }) {
+  clearTimeout(refining);
+  refining = setTimeout(() => {
+    const table = [...tables.values()].find((known) => known?.source && known.thinned && known.kinds[kind]);
+    if (!table) return;
+    const { at } = table.columns;
+    fetchRows(convert(table, kind, "time", from) ?? at[0], convert(table, kind, "time", to) ?? at.at(-1));
+  }, 300);
+}
+
+document.addEventListener("changed-training", () => {
+  timer ??= setTimeout(() => {
+    timer = null;
+    fetchRows();
+  }, FETCH_EVERY_MS);
+});
+for (const name of ["htmx:after:swap", "live-region"]) document.addEventListener(name, refresh);
+
+// Reads the tables that a swap replaced.
+function refresh() {
   for (const [id, table] of tables) {
     const holder = document.getElementById(`table-${id}`);
     if (holder?.textContent !== table?.text) tables.delete(id);
   }
   tell();
-});
+}
