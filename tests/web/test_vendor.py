@@ -27,7 +27,11 @@ def test_pages_and_styles_load_nothing_from_elsewhere() -> None:
     files = [*template_files(), *(STATIC / "css").rglob("*.css"), *(STATIC / "js").rglob("*.js")]
     for path in files:
         addresses = re.findall(r"https?://[^\s\"'`)]+", path.read_text())
-        assert [address for address in addresses if address != "http://www.w3.org/2000/svg"] == [], path
+        allowed = (
+            "http://www.w3.org/2000/svg",
+            "https://hooks.example.org/",
+        )  # a name space, and an example in a field
+        assert [address for address in addresses if not address.startswith(allowed)] == [], path
 
 
 def test_scripts_and_page_weight_stay_small() -> None:
@@ -35,6 +39,6 @@ def test_scripts_and_page_weight_stay_small() -> None:
     drawing = sum((STATIC / "js" / f"{name}.js").stat().st_size for name in DRAWING)
 
     assert drawing <= 46_000
-    assert own <= 104_000
+    assert own <= 90 * 1024
     sent = [*(STATIC / "js").glob("*.js"), *(STATIC / "css").rglob("*.css"), *(STATIC / "vendor").glob("*.js")]
     assert sum(len(gzip.compress(path.read_bytes())) for path in sent) <= 110_000, "compressed size"

@@ -104,9 +104,6 @@ def _buffer_insight(window: Sequence[PolicyPoint], stream: StreamReport) -> str:
     return f"A full batch was ready {formats.percent(ready)} of the time"
 
 
-END_PARTS = 10
-"""Number of parts of the range; a change compares the means of the first and the last part."""
-
 STEADY_SHARE = 0.03
 """Relative change up to which a value counts as steady."""
 
@@ -134,11 +131,10 @@ def version_lag_insight(lags: Sequence[int], bound: int) -> str:
 
 
 def change_insight(subject: str, values: Sequence[float], text: Callable[[float], str]) -> str:
-    """Returns how a value changed, from the first to the last tenth. values: oldest first; text: formats a value."""
+    """Returns how a value changed between the ends of its line. values: oldest first; text: formats a value."""
     if not values:
         return f"{subject}: not reported"
-    window_size = max(1, len(values) // END_PARTS)
-    first, last = fmean(values[:window_size]), fmean(values[-window_size:])
+    first, last = values[0], values[-1]
     if abs(last - first) <= STEADY_SHARE * max(abs(first), abs(last)):
         return f"{subject} is steady at {text(last)}"
     return f"{subject} {'rose' if last > first else 'fell'} from {text(first)} to {text(last)}"

@@ -30,10 +30,10 @@ def test_chart_titles_without_measurements_say_so() -> None:
     assert chart_titles["reward"] == "No reward yet"
 
 
-def test_the_title_of_a_metric_compares_its_first_and_last_tenth() -> None:
+def test_the_title_of_a_metric_has_the_values_at_the_ends_of_its_line() -> None:
     falling = [2.0 - second / 50 for second in range(50)]
 
-    assert change_insight("Loss", falling, formats.figure) == "Loss fell from 1.96 to 1.06"
+    assert change_insight("Loss", falling, formats.figure) == "Loss fell from 2 to 1.02"
     assert change_insight("Entropy", [1.2, 1.21], formats.figure) == "Entropy is steady at 1.21"
     assert change_insight("Entropy", [], formats.figure) == "Entropy: not reported"
 

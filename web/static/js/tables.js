@@ -6,7 +6,7 @@ const listeners = new Set();
 let timer = null;
 let refining = null;
 
-// Returns a table: { kinds, length, columns: {name: numbers}, lags: {node: numbers}, annotations, range, end }, or null.
+// Returns a table: { kinds, length, columns, lags, annotations, range, end }, or null.
 export function tableOf(id) {
   if (!tables.has(id)) tables.set(id, parsed(document.getElementById(`table-${id}`)));
   return tables.get(id);
@@ -92,7 +92,7 @@ function summed(steps) {
   return steps.map((step) => (sum += step));
 }
 
-// Fetches rows of the tables with a source, such as the steps of a run: those after the last, or those between two times.
+// Fetches rows of the tables with a source: those after the last, or those between two times.
 async function fetchRows(from = null, to = null) {
   for (const table of [...tables.values()].filter((known) => known?.source)) {
     const range = from === null ? `&from=${(table.columns.at.at(-1) ?? 0) + 0.01}&to=${(table.columns.at.at(-1) ?? 0) + 1e6}` : `&from=${from}&to=${to}`;
