@@ -38,7 +38,7 @@ function see({ target, isIntersecting }) {
   if (isIntersecting) drawLater();
 }
 
-// Marks all charts as outdated, and draws the visible ones before the next frame. isNew: their settings changed.
+// Marks all charts as outdated, and draws the visible ones in the next frame. isNew: settings changed.
 function drawLater(isNew = null) {
   if (isNew !== null) views.forEach((view) => ((view.isDirty = true), (view.isNew ||= isNew)));
   if (isPlanned) return;
@@ -148,7 +148,7 @@ export function plot(figure) {
     const font = `11px ${style.fontFamily}`;
     const axis = { stroke: ink, font, ticks: { show: false }, grid: { stroke: colour(figure, "--grid"), width: 1 }, show: !current.isBare };
     const isStrips = current.form === "strips";
-    const y = isStrips ? stripAxes(axis) : [{ ...axis, size: figure.matches(".multiple") ? 50 : 44, gap: 4, space: current.height > 100 ? 36 : 22, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : tickText(tick, current.format))) }];
+    const y = isStrips ? stripAxes(axis) : [{ ...axis, size: figure.matches(".multiple") ? 50 : 44, gap: 4, space: current.height > 100 ? 36 : 22, values: (_, ticks) => ticks.map((tick) => (tick === null || (settings.isLog && !isRound(tick)) ? "" : tickText(tick, current.format))) }];
     return {
       width: host.clientWidth,
       height: heightOf(),
@@ -234,7 +234,7 @@ export function plot(figure) {
     u.ctx.restore();
   }
 
-  // Axes of a chart with a strip for each node: names at the left, lags at the cursor at the right.
+  // Strips of nodes: names at the left, lags at the cursor at the right.
   function stripAxes(axis) {
     const at = () => u?.cursor.idx ?? null;
     const rows = { ...axis, grid: { show: false }, splits: () => shown.lines.map((_, row) => shown.lines.length - row - 0.5), size: 84, gap: 6 };
@@ -283,6 +283,7 @@ export function plot(figure) {
   seen.observe(figure);
 }
 
+const isRound = (tick) => Math.abs(tick - Number(tick.toPrecision(1))) <= 1e-9 * Math.abs(tick);
 const filled = (style) => !/^rgba\(0, 0, 0, 0\)$|transparent/.test(style.backgroundColor);
 
 function xText({ kind, xs, table }, place) {

@@ -41,7 +41,7 @@ function strips(table, { table: id, format, isWhole }) {
   return (shown.length ? shown : ranked.slice(0, MAX_STRIPS)).map(([, name]) => ({ value: name, label: name, table: id, format }));
 }
 
-// Returns [xs, values of each line]. Of several rows at one x, the last value counts; of totals, the sum of differences.
+// Returns [xs, values of each line]. Of rows at one x, the last value counts; of totals, the sum of differences.
 function over(table, kind, lines) {
   const xs = table.columns[table.kinds[kind]];
   const columns = lines.map(({ value }) => table.columns[value] ?? table.lags[value] ?? []);
