@@ -15,7 +15,6 @@ const seen = new IntersectionObserver((entries) => entries.forEach(see), { rootM
 const sized = new ResizeObserver((entries) => entries.forEach(({ target }) => views.get(target.closest("figure"))?.resize()));
 let isPlanned = false;
 
-// Loads the library once; an exported page already has it.
 const library = globalThis.uPlot ? Promise.resolve() : new Promise((resolve, reject) => {
   const script = document.createElement("script");
   Object.assign(script, { src: new URL("../vendor/uPlot-1.6.32.iife.min.js", import.meta.url), onload: resolve, onerror: reject });
@@ -187,7 +186,7 @@ export function plot(figure) {
       range: (_, low, high) => {
         const ends = [low, high, current.limit, current.fromZero ? 0 : null].filter((end) => end !== null && end !== undefined);
         const [bottom, top] = [Math.min(...ends), Math.max(current.atLeast ?? -Infinity, ...ends)];
-        if (!Number.isFinite(bottom) || !Number.isFinite(top)) return [0, current.atLeast ?? 1];
+        if (!Number.isFinite(bottom + top)) return [0, current.atLeast ?? 1];
         if (bottom === top) return [bottom - (Math.abs(bottom) / 10 || 1), top + (Math.abs(top) / 10 || 1)];
         return current.fromZero && bottom === 0 ? [0, top * 1.05] : [bottom - (top - bottom) * 0.06, top + (top - bottom) * 0.06];
       },
