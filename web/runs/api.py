@@ -4,17 +4,52 @@ import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from astraflow.runtime.folders.run_metadata import LINE, MAX_NOTE, MAX_TAG, MAX_TAGS, MAX_TITLE, TAG, TEXT, RunMetadata
 from web.database import run_records
 from web.database.tables import MAX_ID, RunRecord
-from web.requests.dependencies import DatabaseDep, RunIndexDep
-from web.rest.common import PREFIX, Limit, NumberedPage, PageNumber, ResponseModel, error_responses
+from web.requests.dependencies import CommandsDep, DatabaseDep, RunIndexDep, ShownRunDep
+from web.requests.run_lookup import local_run
+from web.rest.common import (
+    BODY_ERRORS,
+    PREFIX,
+    Limit,
+    NumberedPage,
+    PageNumber,
+    RequestBody,
+    ResponseModel,
+    error_responses,
+)
 from web.rest.contract_models import fields_of
-from web.security.roles import Permission, needs
+from web.runs.details import annotate, record_metadata
+from web.security.roles import Permission, ResourceKind, needs
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
+
+
+@fields_of(RunMetadata)
+class MetadataResponse(ResponseModel):
+    """Metadata of a run, which people edit."""
+
+
+class MetadataRequest(RequestBody):
+    """Changed metadata of a run; fields that are absent stay as they are."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"title": "Higher rate", "tags": ["baseline", "lr-sweep"], "is_starred": True}]}
+    )
+
+    title: str = Field(default_factory=str, max_length=MAX_TITLE, pattern=LINE, description="Title in one line.")
+    note: str = Field(default_factory=str, max_length=MAX_NOTE, pattern=TEXT, description="Note of several lines.")
+    tags: list[Annotated[str, Field(min_length=1, max_length=MAX_TAG, pattern=TAG)]] = Field(
+        default_factory=list, max_length=MAX_TAGS, description="All tags, without spaces and commas."
+    )
+    group: str = Field(
+        default_factory=str, max_length=MAX_TITLE, pattern=LINE, description="Group of runs that belong together."
+    )
+    is_starred: bool = Field(default_factory=bool, description="Whether the run is marked as important.")
 
 
 @fields_of(RunRecord, without=("report_json", "folder", "history_sequence", "metadata_json"))
@@ -23,6 +58,7 @@ class RunResponse(ResponseModel):
 
     id: int = Field(description="Number of the run.")
     is_live: bool = Field(description="Whether the web process receives its reports now.")
+    metadata: MetadataResponse = Field(description="Title, note, tags, group and star.")
 
 
 class RunDetail(RunResponse):
@@ -41,7 +77,13 @@ async def runs(index: RunIndexDep, database: DatabaseDep, page: PageNumber = 1, 
     """Lists all runs, newest first."""
     records = await database.read(run_records.runs)
     page_fields = NumberedPage.cut(records, page, limit)
-    items = [RunResponse.values_of(record, is_live=index.is_live(record.id)) for record in page_fields["items"]]
+    local = {run.name: run for run in await index.launcher.launches()}
+    items = [
+        RunResponse.values_of(
+            record, is_live=index.is_live(record.id), metadata=record_metadata(record, local.get(record.name))
+        )
+        for record in page_fields["items"]
+    ]
     return page_fields | {"items": items}
 
 
@@ -54,7 +96,15 @@ async def get_run(
     record = await database.read(lambda session: run_records.run(session, run_id))
     if record is None:
         raise HTTPException(404, f"cannot find run {run_id}: it was not recorded; list runs with GET {PREFIX}/runs")
-    return RunDetail.values_of(record, is_live=index.is_live(record.id), report=_report(record))
+    metadata = record_metadata(record, await local_run(index.launcher, record))
+    return RunDetail.values_of(record, is_live=index.is_live(record.id), metadata=metadata, report=_report(record))
+
+
+@router.patch("/runs/{run_id}/metadata", response_model=MetadataResponse, responses=error_responses(404, *BODY_ERRORS))
+@needs(Permission.OPERATE, on=ResourceKind.RECORD)
+async def change_metadata(shown: ShownRunDep, commands: CommandsDep, body: MetadataRequest) -> RunMetadata:
+    """Changes title, note, tags, group or star of a run, and returns all of them."""
+    return await annotate(shown, commands, body.model_dump(exclude_unset=True))
 
 
 def _report(record: RunRecord) -> dict[str, Any] | None:

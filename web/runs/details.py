@@ -14,8 +14,11 @@ from web.components import formats
 from web.database.db import Database
 from web.database.tables import RunRecord
 from web.launcher.options import LaunchOptions
+from web.requests.commands import Commands
 from web.requests.recipe_settings import SettingChange, changes_of, read_settings, settings_toml
+from web.requests.run_lookup import ShownRun
 from web.runs.views import Fact
+from web.security.audit_log import AuditedCommand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +45,25 @@ def record_metadata(record: RunRecord | None, run: LocalRun | None) -> RunMetada
         return RunMetadata()  # of another release
 
 
-async def save_metadata(database: Database, record: RunRecord, run: LocalRun | None, **changes: Any) -> RunMetadata:
-    """Changes some fields of the metadata. Raises: InvalidInput for an invalid value or an unwritable folder."""
+async def annotate(shown: ShownRun, commands: Commands, changes: dict[str, Any]) -> RunMetadata:
+    """Changes some fields of the metadata of a run; audited.
+
+    Raises: HTTPException for an unknown run; InvalidInput for an invalid value or an unwritable folder.
+    """
+    record = await shown.record()
+    run = await shown.local(record)
+    after = {
+        name: ", ".join(value) if isinstance(value, list | tuple) else str(value) for name, value in changes.items()
+    }
+    command = AuditedCommand(action="run.annotate", target=record.name, after=after)
+
+    async def save() -> RunMetadata:
+        return await _save_metadata(shown.database, record, run, **changes)
+
+    return await commands.audit_log.record(commands.viewer.author, command, save)
+
+
+async def _save_metadata(database: Database, record: RunRecord, run: LocalRun | None, **changes: Any) -> RunMetadata:
     if run is not None:
         try:
             return await asyncio.to_thread(lambda: change_metadata(run.folder.path, **changes))

@@ -8,17 +8,16 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.runtime.folders.run_metadata import RunMetadata, tags_from
+from astraflow.runtime.folders.run_metadata import tags_from
 from web.requests.commands import Commands
 from web.requests.dependencies import CommandsDep, DatabaseDep, PagesDep, RunIndexDep, ShownRunDep, ViewerDep
 from web.requests.responses import redirect_with_flash
 from web.requests.run_lookup import ShownRun, state_of
 from web.runs.columns import MAX_COLUMNS, available_columns, save_columns, shown_columns
-from web.runs.details import configuration, record_metadata, save_metadata
+from web.runs.details import annotate, configuration, record_metadata
 from web.runs.list_queries import entries
 from web.runs.views import run_row
 from web.security.addresses import local_path
-from web.security.audit_log import AuditedCommand
 from web.security.flash import Flash
 from web.security.roles import Permission, ResourceKind, needs
 
@@ -86,16 +85,8 @@ async def set_star(
 
 
 async def _changed(shown: ShownRun, commands: Commands, changes: dict[str, object], *, page: str) -> Response:
-    record = await shown.record()
-    run = await shown.local(record)
-    after = {name: ", ".join(value) if isinstance(value, tuple) else str(value) for name, value in changes.items()}
-    command = AuditedCommand(action="run.annotate", target=record.name, after=after)
-
-    async def save() -> RunMetadata:
-        return await save_metadata(shown.database, record, run, **changes)
-
     try:
-        await commands.audit_log.record(commands.viewer.author, command, save)
+        await annotate(shown, commands, changes)
     except AstraFlowError as problem:
         return redirect_with_flash(Flash.failure("The run was not changed", problem), page=page)
     return redirect_with_flash(Flash(text="Saved", tone="good"), page=page)

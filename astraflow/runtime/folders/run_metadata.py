@@ -18,12 +18,14 @@ MAX_TAGS = 20
 MAX_TITLE, MAX_NOTE, MAX_TAG = 120, 10_000, 40
 """Maximum lengths in characters."""
 
-_LINE = r"^[^\x00-\x1f\x7f]*$"
-_TEXT = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$"
+LINE = r"^[^\x00-\x1f\x7f]*$"
+TEXT = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$"
+TAG = r"^[^\x00-\x1f\x7f,\s]+$"
+"""Patterns of one line, of text of several lines, and of a tag."""
 
-Title = Annotated[str, StringConstraints(strip_whitespace=True, max_length=MAX_TITLE, pattern=_LINE)]
-Note = Annotated[str, StringConstraints(strip_whitespace=True, max_length=MAX_NOTE, pattern=_TEXT)]
-Tag = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TAG, pattern=r"^[^\x00-\x1f\x7f,\s]+$")]
+Title = Annotated[str, StringConstraints(strip_whitespace=True, max_length=MAX_TITLE, pattern=LINE)]
+Note = Annotated[str, StringConstraints(strip_whitespace=True, max_length=MAX_NOTE, pattern=TEXT)]
+Tag = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TAG, pattern=TAG)]
 
 
 class RunMetadata(Config):

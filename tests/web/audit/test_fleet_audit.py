@@ -31,7 +31,10 @@ WIDE = {"nodes": 9, "changes_per_hour": 1000, "cool_down_s": 0.0}
 
 OTHERS = tuple(
     f"/api/v1/{name}"
-    for name in ("launches", "launch-preview", "grants", "users", "tokens", "sessions", "views", "retention", "audit")
+    for name in (
+        *("launches", "launch-preview", "runs", "alerts", "audit"),
+        *("grants", "users", "tokens", "sessions", "views", "retention"),
+    )
 )
 """Routes that do not concern the fleet; other modules test them."""
 

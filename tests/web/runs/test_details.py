@@ -76,11 +76,47 @@ async def test_metadata_of_a_run_elsewhere_is_in_the_database(tmp_path: Path) ->
     assert configuration.status_code == 200
 
 
+async def test_programs_read_and_change_metadata_field_by_field(tmp_path: Path) -> None:
+    folder = launched_run("one", rate=0.2)
+    async with running_web(tmp_path / "web", "") as web, web.logged_in() as client:
+        (row,) = await listed(client, 1)
+        address = f"/api/v1/runs/{row['id']}/metadata"
+        await client.patch(address, json={"title": "Higher rate", "tags": ["sweep", "lr", "sweep"]})
+        changed = await client.patch(address, json={"is_starred": True})
+        refused = [(await client.patch(address, json=body)).status_code for body in ({"tags": ["a b"]}, {"other": 1})]
+        missing = await client.patch("/api/v1/runs/99/metadata", json={})
+        (in_list,) = (await client.get("/api/v1/runs")).json()["items"]
+        about = (await client.get(f"/api/v1/runs/{row['id']}")).json()
+        newest = (await client.get("/api/v1/audit?action=run.annotate")).json()["items"][0]
+
+    expected = {"title": "Higher rate", "note": "", "tags": ["lr", "sweep"], "group": "", "is_starred": True}
+    assert changed.json() == in_list["metadata"] == about["metadata"] == expected
+    assert (refused, missing.status_code) == ([422, 422], 404)
+    assert newest["after"] == {"is_starred": "True"}
+    assert read_metadata(folder).title == "Higher rate"
+
+
+async def test_the_list_sets_the_star_and_returns_to_the_same_page(tmp_path: Path) -> None:
+    await filled(tmp_path, record("far", seconds=30))
+    async with running_web(tmp_path, "") as web, web.logged_in() as client:
+        form = parsed(await client.get("/runs/table?state=ended&sort=name")).all("table form")
+        shown = parsed(await client.get("/runs/table?sort=name")).one("table form")
+        fields = {field["name"]: field["value"] for field in shown.all("input")}
+        starred = await client.post(shown["action"], data=fields)
+        again = parsed(await client.get("/runs/table")).one("button.star")
+
+    assert not form, "no run has ended"
+    assert starred.headers["location"] == "/runs?sort=name"
+    assert again["aria-pressed"] == "true"
+
+
 async def test_only_operators_of_the_run_edit_its_metadata(tmp_path: Path) -> None:
     await filled(tmp_path, record("far", seconds=30))
     async with running_web(tmp_path, "") as web, web.logged_in() as admin, web.in_role(admin, "viewer") as viewer:
         for path in ("/runs/1/metadata", "/runs/1/star", "/runs/77/star"):
             assert (await viewer.post(path, data=FORM)).status_code == 403, path
+        assert (await viewer.patch("/api/v1/runs/1/metadata", json={})).status_code == 403
+        assert not parsed(await viewer.get("/runs")).all("button.star")
         assert "/runs/1/metadata" not in (await viewer.get("/runs/1")).text
 
 

@@ -257,6 +257,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /api/v1/reports": ROLES,
     "GET /api/v1/runs": ROLES,
     "GET /api/v1/runs/{run_id}": ROLES,
+    "PATCH /api/v1/runs/{run_id}/metadata": ACTING,
     "GET /api/v1/runs/{run_id}/trajectories": ROLES,
     "GET /api/v1/runs/{run_id}/labels": ROLES,
     "PUT /api/v1/runs/{run_id}/trajectories/{ordinal}/labels": ACTING,
