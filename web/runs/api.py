@@ -33,6 +33,8 @@ router = APIRouter(prefix=PREFIX, tags=["runs"])
 class MetadataResponse(ResponseModel):
     """Metadata of a run, which people edit."""
 
+    tags: list[str] = Field(description="Tags in the order of their letters, each once.", examples=[["lr-sweep"]])
+
 
 class MetadataRequest(RequestBody):
     """Changed metadata of a run; fields that are absent stay as they are."""
