@@ -70,7 +70,7 @@ async def test_the_nodes_page_has_a_row_per_node_and_filters_by_state(web: Runni
         all_rows = parsed(await client.get("/nodes"))
         draining = parsed(await client.get("/nodes?state=draining"))
 
-    assert [row["id"] for row in all_rows.all("tr[id]")] == ["row-n1", "row-n0"]
+    assert [row["id"] for row in all_rows.all("tr[id]")] == ["row-n0", "row-n1"], "ready first"
     assert [row["id"] for row in draining.all("tr[id]")] == ["row-n1"]
 
 

@@ -355,7 +355,7 @@ async def crawl(client: httpx.AsyncClient) -> dict[str, str]:
         assert answer.status_code in (200, 503), (path, answer.status_code)
         pages[path] = answer.text
         if answer.headers["content-type"].startswith("text/html"):
-            links = re.findall(r'(?:href|hx-get)="(/[^"]*)"', answer.text)
+            links = re.findall(r'\s(?:href|hx-get)="(/[^"]*)"', answer.text)
             waiting += [html.unescape(link) for link in links]
     return pages
 
