@@ -352,6 +352,9 @@ async def crawl(client: httpx.AsyncClient) -> dict[str, str]:
             continue
         counts[kind] += 1
         answer = await client.get(path)
+        if answer.status_code == 303:
+            waiting.append(answer.headers["location"])  # such as the trajectories of the followed run
+            continue
         assert answer.status_code in (200, 503), (path, answer.status_code)
         pages[path] = answer.text
         if answer.headers["content-type"].startswith("text/html"):
