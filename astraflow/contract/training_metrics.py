@@ -91,7 +91,12 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             MetricUnit.NUMBER,
             "Mean reward of the rollouts that arrived between the previous step and this step, before any filter.",
         ),
-        ("reward_mean", "Reward of the batch", MetricUnit.NUMBER, "Mean reward of the trained trajectories."),
+        (
+            "reward_mean",
+            "Reward of the batch",
+            MetricUnit.NUMBER,
+            "Mean reward of the trained trajectories; filters drop groups whose answers are all equally good, or bad.",
+        ),
         (
             "signal_fraction",
             "Tokens that change the policy",

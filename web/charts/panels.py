@@ -95,6 +95,9 @@ class Panel:
         }
 
 
+EACH_STEP_NOTE = "Mean reward of all rollouts that arrived during the step, before filters drop any: shows learning"
+MEAN_NOTE = "The same, averaged over the last ten steps"
+
 CHARTS = {
     panel.name: panel
     for panel in (
@@ -102,8 +105,8 @@ CHARTS = {
             name="reward",
             label="Mean reward of rollouts, before filters",
             series=(
-                Series(value="reward", label="each step", style="faint", note="Rollouts received during the step"),
-                Series(value="reward_average", label="10-step mean", note="Mean over the last ten steps"),
+                Series(value="reward", label="each step", style="faint", note=EACH_STEP_NOTE),
+                Series(value="reward_average", label="10-step mean", note=MEAN_NOTE),
             ),
             format="reward",
         ),

@@ -214,19 +214,20 @@ def several(number: float, noun: str) -> str:
 
 
 def node_name(name: str) -> str:
-    """Returns a node's display name: of a launch id (a ULID) the last six characters, which differ between nodes.
+    """Returns a node's display name: of a launch id (a ULID) its beginning, which is the time, and its end, which
+    differs between nodes.
 
     >>> node_name("01M81E89RS092KPDXBVM39HZGA"), node_name("gpu-7")
-    ('\u202639HZGA', 'gpu-7')
+    ('01M8\u202639HZGA', 'gpu-7')
     """
-    return f"\N{HORIZONTAL ELLIPSIS}{name[-6:]}" if _ULID.fullmatch(name) else name
+    return f"{name[:4]}\N{HORIZONTAL ELLIPSIS}{name[-6:]}" if _ULID.fullmatch(name) else name
 
 
 def with_short_names(text: str) -> str:
     """Shortens the names in a sentence as `node_name` does, and long hashes to their first eight digits.
 
     >>> with_short_names("01M81E89RS092KPDXBVM39HZGA.2: away"), with_short_names("6edd01f2f68d728da2edf1f9762adedf")
-    ('\u202639HZGA: away', '6edd01f2\u2026')
+    ('01M8\u202639HZGA: away', '6edd01f2\u2026')
     """
     short = _ULID_IN_TEXT.sub(lambda match: node_name(match[1]), text)
     return _HASH_IN_TEXT.sub(lambda match: f"{match[1]}\N{HORIZONTAL ELLIPSIS}", short)

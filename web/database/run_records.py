@@ -63,6 +63,11 @@ def run(session: Session, run_id: int) -> RunRecord | None:
     return session.get(RunRecord, run_id)
 
 
+def id_of(session: Session, name: str) -> int | None:
+    """Id of the newest record of the run with this name; None if it is unknown."""
+    return session.exec(select(RunRecord.id).where(RunRecord.name == name).order_by(col(RunRecord.id).desc())).first()
+
+
 def recorded_until(session: Session, name: str) -> int:
     """Sequence up to which the time series of the run with this name are recorded; 0 if it is unknown."""
     newest = _newest(session, name)

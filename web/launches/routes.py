@@ -12,6 +12,8 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 from astraflow.client.local_runs import LAUNCH_LOG, log_tail
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from web.components.formats import exact
+from web.database import run_records
+from web.database.db import Database
 from web.launcher.options import LaunchOptions
 from web.launches import commands as launch_commands
 from web.launches import favourites, launch_choice
@@ -131,20 +133,27 @@ async def launch(request: Request, pages: PagesDep, launches: LaunchesDep, comma
 @router.get("/launches/{name}")
 @needs(Permission.READ)
 async def show(
-    request: Request, pages: PagesDep, launches: LaunchesDep, admins: AdminsDep, name: str, program: str = ""
+    request: Request,
+    pages: PagesDep,
+    launches: LaunchesDep,
+    database: DatabaseDep,
+    admins: AdminsDep,
+    name: str,
+    program: str = "",
 ) -> Response:
     """Shows the state and the logs of a launched run."""
-    view = await _launch_view(launches, name, program)
+    view = await _launch_view(launches, database, name, program)
     return pages.page(request, "launches/launch.html", page="runs", view=view, admins=admins)
 
 
 @router.get("/launches/{name}/state")
 @needs(Permission.READ)
 async def show_state(
-    request: Request, pages: PagesDep, launches: LaunchesDep, admins: AdminsDep, name: str
+    request: Request, pages: PagesDep, launches: LaunchesDep, database: DatabaseDep, admins: AdminsDep, name: str
 ) -> Response:
     """Returns the state of a launched run, as a fragment."""
-    return pages.page(request, "launches/_state.html", view=await _launch_view(launches, name), admins=admins)
+    view = await _launch_view(launches, database, name)
+    return pages.page(request, "launches/_state.html", view=view, admins=admins)
 
 
 @router.get("/launches/{name}/log")
@@ -286,7 +295,8 @@ def _checked_boxes(options: LaunchOptions) -> dict[str, str]:
     return {name: "on" for name, is_on in boxes.items() if is_on}
 
 
-async def _launch_view(launches: Launches, name: str, program: str = "") -> LaunchView:
+async def _launch_view(launches: Launches, database: Database, name: str, program: str = "") -> LaunchView:
     """Returns the view of a run, whose logs are read in a thread."""
     run = await launches.launcher.launch(name)
-    return await asyncio.to_thread(launch_view, run, program, now=time.time())
+    run_id = await database.read(lambda session: run_records.id_of(session, name))
+    return await asyncio.to_thread(launch_view, run, program, run_id=run_id, now=time.time())

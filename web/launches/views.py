@@ -294,6 +294,8 @@ class LaunchView:
     """Phases of its start."""
     start_s: float
     """Time from the start to the first step. Seconds; 0 before it."""
+    run_id: int | None
+    """Id of the run's record, which has its page; None before its first report."""
 
     @property
     def is_starting(self) -> bool:
@@ -327,8 +329,8 @@ def _as_json(field: FormField) -> bool | int | float | str | None:
     return text or None
 
 
-def launch_view(run: LocalRun, program: str, *, now: float) -> LaunchView:
-    """Returns the page of a launch. now: Unix seconds."""
+def launch_view(run: LocalRun, program: str, *, run_id: int | None, now: float) -> LaunchView:
+    """Returns the page of a launch. run_id: of its record. now: Unix seconds."""
     programs = tuple(run.folder.logs())
     usual = LAUNCH_LOG if LAUNCH_LOG in programs else next(iter(programs), "")
     chosen = program if program in programs else usual
@@ -340,6 +342,7 @@ def launch_view(run: LocalRun, program: str, *, now: float) -> LaunchView:
         program=chosen,
         phases=phases(log, launched_at=run.started_at, now=now, has_ended=not run.is_active),
         start_s=start_duration_s(log),
+        run_id=run_id,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.reports.report import StreamReport
 from astraflow.contract.training_metrics import ROLLOUT_REWARD
-from web.charts.panels import Panel, PanelView, Row, Series, panel_view
+from web.charts.panels import EACH_STEP_NOTE, MEAN_NOTE, Panel, PanelView, Row, Series, panel_view
 from web.charts.tables import columns_json
 from web.components import formats
 from web.history.points import AVERAGED_STEPS
@@ -72,19 +72,26 @@ def learning(stream: StreamReport, rows: Sequence[Row], rounds: Sequence[Evaluat
 
 def learning_panel(metric: str, *, evaluation: str, has_evaluations: bool) -> Panel:
     """Returns the chart. evaluation: name of the score."""
-    results = Series(value=EVALUATION, label=f"evaluation {evaluation}".strip(), style="second", table="evaluations")
+    is_reward = metric == ROLLOUT_REWARD
+    results = Series(
+        value=EVALUATION,
+        label=f"evaluation {evaluation}".strip(),
+        style="second",
+        table="evaluations",
+        note="Score of a round of the evaluation, at the version that it measured; its answers are not trained on",
+    )
     return Panel(
         name="learning",
-        label="Mean reward of rollouts, before filters" if metric == ROLLOUT_REWARD else "Loss",
+        label="Mean reward of rollouts, before filters" if is_reward else "Loss",
         series=(
-            Series(value=metric, label="each step", style="faint"),
-            Series(value=MEAN, label=f"{AVERAGED_STEPS}-step mean"),
+            Series(value=metric, label="each step", style="faint", note=EACH_STEP_NOTE if is_reward else ""),
+            Series(value=MEAN, label=f"{AVERAGED_STEPS}-step mean", note=MEAN_NOTE),
             *((results,) if has_evaluations else ()),
         ),
-        format="reward" if metric == ROLLOUT_REWARD else "figure",
+        format="reward" if is_reward else "figure",
         table="steps",
         height=280,
-        reason="The first training step is running",
+        reason="Values appear with the first training step",
     )
 
 
@@ -104,7 +111,7 @@ def change_headline(values: Sequence[float | None], metric: str) -> tuple[str, s
     known = [value for value in values if value is not None]
     name, text = ("Reward", formats.reward) if metric == ROLLOUT_REWARD else ("Loss", formats.figure)
     if not known:
-        return "The first training step is running", ""
+        return "No training step yet", ""
     steps = formats.several(len(values), "step")
     half = max(1, len(known) // 2)
     first, last = fmean(known[: min(FIRST_STEPS, half)]), fmean(known[-min(AVERAGED_STEPS, half) :])

@@ -44,7 +44,7 @@ TRAINED_REWARD = Series(
     value="reward_trained",
     label="trained on",
     style="second",
-    note="Mean of the trained batch: filters drop groups without a learning signal, so it stays in the middle",
+    note="Mean reward of the trained batch: filters drop groups whose answers are all equally good, so it stays lower",
 )
 EXTRA_SERIES = {"reward": (TRAINED_REWARD,)}
 """Series that only the page of a run shows."""

@@ -163,7 +163,7 @@ def link_row(lag: int, node: NodeReport, link: LinkReport, *, is_beyond: bool = 
         region=node.facts.region,
         source=link.source,
         lag=formats.several(lag, "version") if lag else "none",
-        lag_tone="bad" if is_beyond else "",
+        lag_tone="bad" if is_beyond else "" if lag else "good",
         versions=formats.count(link.versions),
         received=formats.size(transferred)
         + (f" and {formats.size(link.shared_bytes)} shared" * bool(link.shared_bytes)),

@@ -159,7 +159,7 @@ def test_the_weights_page_shows_versions_newest_first_and_the_node_that_is_behin
     assert [(row.node, row.lag, row.lag_tone) for row in view.links] == [
         ("far", "3 versions", "bad"),
         ("middle", "1 version", ""),
-        ("near", "none", ""),
+        ("near", "none", "good"),
     ]
     link = view.links[0]
     figures = (link.received, link.latest, link.rate, link.resumes, link.failures)

@@ -35,7 +35,7 @@ REWARD = "reward_rollouts"
 @pytest.mark.parametrize(
     ("values", "metric", "headline", "tone"),
     [
-        ([], REWARD, "The first training step is running", ""),
+        ([], REWARD, "No training step yet", ""),
         ([0.21], REWARD, "Reward is 0.21 after 1 step", ""),
         ([0.2, 0.22, 0.21, 0.5, 0.9, 0.9], REWARD, "Reward rose from 0.21 to 0.77 in 6 steps", "good"),
         ([0.9, 0.9, 0.3, 0.3], REWARD, "Reward fell from 0.90 to 0.30 in 4 steps", "warn"),

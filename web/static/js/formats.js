@@ -83,9 +83,9 @@ export function duration(seconds) {
   return `${whole}${NARROW}s`;
 }
 
-// Shortens a launch id (a ULID) to its end, which distinguishes it from similar ids.
+// Shortens a launch id (a ULID) to its beginning, the time, and its end, which distinguishes it from similar ids.
 export function nodeName(name) {
-  return /^[0-9A-HJKMNP-TV-Z]{26}$/.test(name) ? `\u2026${name.slice(-6)}` : name;
+  return /^[0-9A-HJKMNP-TV-Z]{26}$/.test(name) ? `${name.slice(0, 4)}\u2026${name.slice(-6)}` : name;
 }
 
 export function lagText(lag) {

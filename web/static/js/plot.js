@@ -155,7 +155,7 @@ export function plot(figure) {
       legend: { show: false },
       cursor: { show: !current.isBare, y: false, points: { show: !isStrips, size: 7 }, drag: { x: true, y: false, setScale: false } },
       scales: { x: { time: false, range: xRange }, y: isStrips ? { range: [0, Math.max(1, shown.lines.length)] } : yScale() },
-      axes: [{ ...axis, size: 22, gap: 2, space: 64, incrs: incrementsOf(shown.kind), values: (_, ticks, __, ___, step) => ticks.map((tick) => xTick(tick, shown.kind, step)) }, ...y],
+      axes: [{ ...axis, size: 26, gap: 6, space: 64, incrs: incrementsOf(shown.kind), values: (_, ticks, __, ___, step) => ticks.map((tick) => xTick(tick, shown.kind, step)) }, ...y],
       series: [{}, ...shown.lines.map((line, place) => seriesOf(line, place, isSmooth() ? FAINT : 1)), ...(isSmooth() ? shown.lines.map((line, place) => seriesOf(line, place, 1)) : [])],
       bands: bandsOf(),
       hooks: {
