@@ -7,7 +7,7 @@ const grouped = (value, digits) =>
   value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }).replace("-", "\u2212");
 
 export function valueText(value, kind) {
-  if (value === null || value === undefined) return MISSING;
+  if ((value ?? null) === null) return MISSING;
   if (kind === "reward") return grouped(value, 2);
   if (kind === "figure") return figure(value);
   const isNearlyAll = value >= NEARLY_ALL && value < 1;
@@ -24,13 +24,7 @@ export function valueText(value, kind) {
   return grouped(value, Math.abs(value) < 10 ? 2 : Math.abs(value) < 100 ? 1 : 0);
 }
 
-const SUFFIXES = [
-  ["k", 1e3],
-  ["M", 1e6],
-  ["G", 1e9],
-  ["T", 1e12],
-  ["P", 1e15],
-];
+const SUFFIXES = Object.entries({ k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15 });
 const ROUNDS_UP = 0.9995; // share of a unit from which three significant digits round to the whole unit
 
 function figure(value) {

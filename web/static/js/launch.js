@@ -100,14 +100,9 @@ export function launch(form) {
   function number(text) {
     const lines = form.querySelector("#editor-lines");
     const count = text.value.split("\n").length;
-    while (lines.children.length > count) {
-      lines.lastElementChild.remove();
-    }
-    for (let next = lines.children.length + 1; next <= count; next += 1) {
-      const line = document.createElement("span");
-      line.textContent = next;
-      lines.append(line);
-    }
+    while (lines.children.length > count) lines.lastElementChild.remove();
+    for (let next = lines.children.length + 1; next <= count; next += 1)
+      lines.append(Object.assign(document.createElement("span"), { textContent: next }));
   }
 
   function follow(text) {

@@ -1,4 +1,5 @@
 // WebSocket of the page: receives frames, patches the named elements, reconnects, and resumes after the last frame.
+import { changeAddress } from "./address.js";
 import { pausePolling } from "./polling.js";
 import { dataReceived, connectionLost, setPaused } from "./age.js";
 import { patchLiveTexts } from "./live_text.js";
@@ -43,14 +44,8 @@ export function pause(button) {
 function storeWindowInAddress(rangeS, range) {
   const times = tableOf("points")?.columns.at ?? [];
   if (!rangeS || !times.length) return;
-  const address = new URL(location);
   const end = Math.floor(times.at(-1) * 1000) / 1000;
-  const wanted = isPaused ? { from: end - rangeS, to: end, range: null } : { from: null, to: null, range };
-  for (const [name, value] of Object.entries(wanted)) {
-    if (value === null) address.searchParams.delete(name);
-    else address.searchParams.set(name, value);
-  }
-  history.replaceState(null, "", address);
+  changeAddress(isPaused ? { from: end - rangeS, to: end, range: null } : { from: null, to: null, range });
 }
 
 function connect() {

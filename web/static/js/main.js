@@ -1,6 +1,5 @@
 // Attaches behaviours to elements with data-behavior, at load and after every swap.
 import { age } from "./age.js";
-import { ago } from "./ago.js";
 import { dialog } from "./dialog.js";
 import { focusFlash } from "./focus.js";
 import { longpress } from "./longpress.js";
@@ -10,10 +9,11 @@ import { menu } from "./menu.js";
 import { choose } from "./nodes.js";
 import { palette } from "./palette.js";
 import { theme } from "./theme.js";
+import { ago, until } from "./times.js";
 import "./typed.js";
 
 // Behaviours of most pages; the others are loaded from the file of their name with the first element that uses them.
-const behaviors = { age, ago, choose, dialog, live, longpress, menu, palette, pause, theme, focusFlash };
+const behaviors = { age, ago, choose, dialog, live, longpress, menu, palette, pause, theme, until, focusFlash };
 const attached = new WeakSet();
 
 // Resolves when all behaviours are attached; loaded ones are attached synchronously.

@@ -68,10 +68,7 @@ export function palette(dialog) {
   };
 
   const say = (text) => {
-    const item = document.createElement("li");
-    item.className = "palette-empty";
-    item.textContent = text;
-    list.replaceChildren(item);
+    list.replaceChildren(element("li", { className: "palette-empty", textContent: text }));
   };
 
   const mark = () => {
@@ -107,25 +104,17 @@ export function palette(dialog) {
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
 }
 
+const element = (tag, properties) => Object.assign(document.createElement(tag), properties);
+
 function name(entry) {
   return `${entry.group} ${entry.href} ${entry.label}`;
 }
 
 function option(entry, place) {
-  const item = document.createElement("li");
-  item.id = `palette-${place}`;
-  item.setAttribute("role", "option");
-  for (const [name, text] of [["palette-group", entry.group], ["palette-label", entry.label], ["palette-hint", entry.hint]]) {
-    const span = document.createElement("span");
-    span.className = name;
-    span.textContent = text;
-    item.append(span);
-  }
-  if (entry.keys) {
-    const keys = document.createElement("kbd");
-    keys.textContent = entry.keys;
-    item.append(keys);
-  }
+  const item = element("li", { id: `palette-${place}`, role: "option" });
+  for (const [name, text] of [["palette-group", entry.group], ["palette-label", entry.label], ["palette-hint", entry.hint]])
+    item.append(element("span", { className: name, textContent: text }));
+  if (entry.keys) item.append(element("kbd", { textContent: entry.keys }));
   return item;
 }
 

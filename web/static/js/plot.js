@@ -78,7 +78,7 @@ export function plot(figure) {
       figure.dataset.kind = shown.kind;
       gestures(figure, u, handle);
     }
-    figure.toggleAttribute("data-empty", shown.values.every((column) => column.every((value) => value === null || value === undefined)));
+    figure.toggleAttribute("data-empty", shown.values.every((column) => column.every((value) => (value ?? null) === null)));
     queueMicrotask(view.read); // after uPlot's own, which sets the scales
   };
 
@@ -123,8 +123,8 @@ export function plot(figure) {
 
   function valueAt(line, place) {
     const column = shown.values[line] ?? [];
-    if (place !== null) return column[place] ?? column.slice(0, place).findLast((value) => value !== null && value !== undefined);
-    return column.findLast((value) => value !== null && value !== undefined);
+    if (place !== null) return column[place] ?? column.slice(0, place).findLast((value) => (value ?? null) !== null);
+    return column.findLast((value) => (value ?? null) !== null);
   }
 
   function showReading(place) {

@@ -1,4 +1,6 @@
 // Settings of the page's charts, in its address: x axis, range, logarithm, smoothing and hidden lines.
+import { changeAddress } from "./address.js";
+
 const query = new URLSearchParams(location.search);
 const listeners = new Set();
 const isCut = query.has("from") && ["time", null].includes(query.get("x")); // the server sent this range only
@@ -20,15 +22,10 @@ export function onSettings(listener) {
 export function change(changes) {
   Object.assign(settings, changes);
   const { x, zoom, isLog, smoothing, hidden } = settings;
-  const address = new URL(location);
   const wanted = { x: zoom?.kind ?? x, log: isLog ? 1 : null, smooth: smoothing || null, hide: [...hidden].join() || null };
   if (zoom || !isCut) Object.assign(wanted, { from: rounded(zoom?.from), to: rounded(zoom?.to) });
-  for (const [name, value] of Object.entries(wanted)) {
-    if (value === null) address.searchParams.delete(name);
-    else address.searchParams.set(name, value);
-  }
-  if (zoom?.kind === "time") address.searchParams.delete("range");
-  history.replaceState(null, "", address);
+  if (zoom?.kind === "time") wanted.range = null;
+  changeAddress(wanted);
   listeners.forEach((listener) => listener());
 }
 
@@ -36,9 +33,8 @@ export function change(changes) {
 export function resetZoom() {
   change({ zoom: null });
   if (!isCut) return;
-  const address = new URL(location);
-  for (const name of ["from", "to"]) address.searchParams.delete(name);
-  location.assign(address);
+  changeAddress({ from: null, to: null });
+  location.reload();
 }
 
 const rounded = (value) => (value === undefined ? null : Math.round(value * 1000) / 1000);

@@ -25,7 +25,7 @@ export function columnsOf(options, wanted) {
 export function smoothed(values, weight) {
   let [mean, norm] = [0, 0];
   return values.map((value) => {
-    if (value === null || value === undefined) return value;
+    if ((value ?? null) === null) return value;
     mean = weight * mean + (1 - weight) * value;
     norm = weight * norm + (1 - weight);
     return mean / norm;

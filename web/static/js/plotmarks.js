@@ -64,11 +64,9 @@ function place(lane, u, places) {
 
 // Events open beside the page, decisions of the fleet service on their own.
 function newLink(lane, [number, , kind, , path]) {
-  const link = document.createElement("a");
+  const link = Object.assign(document.createElement("a"), { className: `mark ${kind}`, tabIndex: -1 });
   const ordinal = /^\/events\/(\d+)$/.exec(path)?.[1];
-  link.className = `mark ${kind}`;
   link.dataset.number = number;
-  link.tabIndex = -1;
   link.href = ordinal ? lane.dataset.href.replace("{}", ordinal) : document.documentElement.dataset.root + path;
   if (ordinal && "drawers" in lane.dataset) {
     link.dataset.drawer = "";
