@@ -92,26 +92,26 @@ async def _choose_two_and_compare(operator_page: OperatorPage) -> None:
     await keys.go("r", "Runs")
     await expect(page.locator("#run-3")).to_be_attached()
     for name in ("two", "one"):
-        await keys.row(name)
+        await keys.row(f"☆ Star {name}")
         await keys.press("x")
         await keys.is_seen()
     lasted = page.locator("#run-3 td.num").last
     before = await lasted.inner_text()
     await operator_page.fake.advance(60)
     await expect(lasted).not_to_have_text(before)
-    assert (await keys.name()).startswith("one"), "the table was reloaded meanwhile"
+    assert (await keys.name()).startswith("☆ Star one"), "the table was reloaded meanwhile"
     await keys.is_seen()
     await keys.use("Compare selected")
     await keys.arrived("Compare 2 runs")
     await keys.use("by time")
-    await page.wait_for_url("**x=time*")
+    await page.wait_for_url("**x=elapsed*")
     await keys.arrived("Compare 2 runs")
 
 
 async def _from_a_bar_to_a_conversation(operator_page: OperatorPage) -> None:
     keys, page = operator_page.keys, operator_page.page
     await keys.go("r", "Runs")
-    await keys.row("reverse-0001")
+    await keys.row("☆ Star reverse-0001")
     await keys.press("Enter")
     await keys.arrived("reverse-0001")
     await keys.to("", like="a.bar")
@@ -158,7 +158,7 @@ async def test_chart_exports_work_by_keyboard(operator_page: OperatorPage) -> No
     await keys.to("Values")
     await keys.press("ArrowDown")
     await keys.is_seen()
-    await page.goto(f"{operator_page.web.address}/charts/versions")
+    await page.goto(f"{operator_page.web.address}/charts/balance")
     await keys.to("v", like=".publishes-list a")
     version = await keys.name()
     await keys.press("Enter")

@@ -26,7 +26,7 @@ onSettings(() => {
   drawLater(true);
   if (settings.zoom) refine(settings.zoom);
 });
-onCursor(() => views.forEach((view) => view.isSeen && view.read()));
+onCursor(() => views.forEach((view) => (view.isSeen || !pageCursor()) && view.read()));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawLater(true));
 new MutationObserver(() => drawLater(true)).observe(document.documentElement, { attributeFilter: ["data-theme"] });
 
@@ -34,7 +34,9 @@ function see({ target, isIntersecting }) {
   const view = views.get(target);
   if (!target.isConnected) return;
   view.isSeen = isIntersecting;
-  if (isIntersecting) drawLater();
+  if (!isIntersecting) return;
+  view.read();
+  drawLater();
 }
 
 // Marks all charts as outdated, and draws the visible ones in the next frame. isNew: settings changed.
