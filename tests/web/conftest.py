@@ -8,6 +8,7 @@ import argon2
 import pytest
 from playwright.async_api import Browser
 
+from astraflow.runtime.folders.run_folders import HOME
 from tests.fakes.browser import browser
 from tests.fakes.control_plane import HISTORY_REPORTS, FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
@@ -28,6 +29,14 @@ def cheap_passwords() -> Iterator[None]:
     least = partial(argon2.PasswordHasher, time_cost=1, memory_cost=8, parallelism=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("web.accounts.users.PasswordHasher", least)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def empty_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A home without runs: pages show all runs of the machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(HOME, str(tmp_path_factory.mktemp("home")))
         yield
 
 
