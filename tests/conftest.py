@@ -130,7 +130,8 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Puts caches and run directories of a test into its own folder."""
+    """Puts caches and run directories of a test into its own folder; tables have the width of a pipe."""
+    monkeypatch.delenv("COLUMNS", raising=False)
     home = next(homes)
     home.mkdir()
     monkeypatch.setenv("ASTRAFLOW_HOME", str(home))

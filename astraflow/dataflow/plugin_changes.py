@@ -73,7 +73,7 @@ class PluginChanges:
         for slot, specs in wanted.items():
             _check_options(slot, specs, owner.plugin_slots[slot].specs, where=f"{where}.{slot.value}")
         for slot, specs in wanted.items():
-            owner.plugin_slots[slot].check(specs, where=f"{where}.{slot.value}")
+            owner.plugin_slots[slot].check(specs, _REGISTRIES[slot], where=f"{where}.{slot.value}")
         if change.file:
             subject = owner.id if isinstance(owner, Flow) else owner.policy
             self._events.record_action(

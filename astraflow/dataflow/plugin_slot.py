@@ -10,7 +10,7 @@ from astraflow.contract.ids import Version
 from astraflow.contract.plugins import PlannedPlugins, PluginSlot, PluginSpec, plugin_labels
 from astraflow.contract.values import Json
 from astraflow.dataflow.storage.prompt_rows import RowProvider
-from astraflow.runtime.plugins import load_plugin_file
+from astraflow.runtime.plugins import Registry, load_plugin_file
 
 
 class Plugin(Protocol):
@@ -64,13 +64,14 @@ class SlotPlugins(Generic[P]):
         """Label and plugin of a slot with a single plugin."""
         return next(iter(self._plugins.items()))
 
-    def check(self, specs: Iterable[PluginSpec], *, where: str) -> None:
+    def check(self, specs: Iterable[PluginSpec], registry: Registry[Any], *, where: str) -> None:
         """Checks that these plugins can be built. Raises: InvalidInput that begins with the path in the recipe."""
         for position, spec in enumerate(specs):
+            path = f"{where}.{position}" if self.slot is PluginSlot.FILTERS else where
+            registry.check(spec, where=path)
             try:
                 self._build(spec)
             except InvalidInput as problem:
-                path = f"{where}.{position}" if self.slot is PluginSlot.FILTERS else where
                 raise InvalidInput(f"{path}: {problem}", code=problem.code) from None
 
     def plan(self, specs: Iterable[PluginSpec], *, actor: str, reason: str, version: Version) -> None:

@@ -17,9 +17,6 @@ from astraflow.workflows.components.conversation import ConversationOptions
 from astraflow.workflows.components.roles import RoleWorkflow
 from astraflow.workflows.dataset_answers import DatasetAnswers
 
-OPTIONS_INVALID = "config.invalid"
-"""Code of invalid options, whose lines name the setting already."""
-
 _ONE_TRAJECTORY = ("act", "multi_turn", "single_turn", "tool_use")
 """Workflows whose episodes are one trajectory, besides conversations of a user's own workflow."""
 
@@ -62,7 +59,7 @@ def check_plugins(recipe: Recipe, origin: ValueOrigin, *, with_heavy: bool) -> N
         try:
             registry.check(spec, where=".".join(path), origin=_below(path, origin))
         except InvalidInput as problem:
-            problems.append(problem if problem.code == OPTIONS_INVALID else _at((*path, "kind"), problem, origin))
+            problems.append(problem)
     if problems:
         raise InvalidInput("\n".join(dict.fromkeys(map(str, problems))), code=problems[0].code)
     for name, flow in recipe.flows.items():
@@ -84,11 +81,6 @@ def check_plugins(recipe: Recipe, origin: ValueOrigin, *, with_heavy: bool) -> N
 def _below(path: tuple[str, ...], origin: ValueOrigin) -> ValueOrigin:
     """Returns the origin of the values below a path."""
     return lambda below: origin((*path, *below))
-
-
-def _at(path: tuple[str, ...], problem: InvalidInput, origin: ValueOrigin) -> InvalidInput:
-    """Returns the problem with the setting that it is about."""
-    return InvalidInput(f"{origin(path)}: {'.'.join(path)}: {problem}", code=problem.code)
 
 
 def _check_algorithms(recipe: Recipe, origin: ValueOrigin) -> None:

@@ -210,8 +210,14 @@ class Registry(Generic[T]):
 
     def check(self, spec: Mapping[str, Any], *, where: str = "", origin: ValueOrigin | None = None) -> Config:
         """Validates `spec` without building; returns the options. where, origin: of the spec, as those of
-        `Config.parse`; empty: the kind. Raises: InvalidInput."""
-        _, options_type = self._find(spec)
+        `Config.parse`; empty: the kind. Raises: InvalidInput, whose message begins with the setting."""
+        try:
+            _, options_type = self._find(spec)
+        except InvalidInput as problem:
+            prefix = f"{origin(('kind',))}: " if origin else ""
+            raise InvalidInput(
+                f"{prefix}{where}.kind: {problem}" if where else str(problem), code=problem.code
+            ) from None
         return options_type.parse(_options_of(spec), where=where or f"{self.noun} {spec['kind']}", origin=origin)
 
     def nested(self, spec: Mapping[str, Any]) -> "Iterator[tuple[tuple[str, ...], Registry[Any], Mapping[str, Any]]]":

@@ -46,6 +46,7 @@ STARTS = {
     "maintainer/fleet/providers/local_process/machine.py": "its own environment, which is minimal",
     "astraflow/cli/running/supervisor.py": "services of the run, of the same user and code",
     "astraflow/cli/inspection/archive_viewer.py": "the viewer that the user installed, without the tokens",
+    "astraflow/cli/page/all_runs_page.py": "the same command line",
     "astraflow/cli/page/page_programs.py": "the same command line",
     "astraflow/cli/recipes/fleet_form.py": "the same command line",
     "astraflow/cli/run_directory.py": "git",
@@ -58,6 +59,7 @@ STARTS = {
     "astraflow/raas/engines/server/installation/host.py": "nvidia-smi",
     "astraflow/trainer/ranks/launch.py": "ranks of the same trainer",
     "maintainer/fleet/providers/slurm/provider.py": "clients of Slurm; jobs get the named variables",
+    "web/exports/settings.py": "the same command line, without the tokens of the page",
     "web/launcher/catalogue.py": "the same command line, without the tokens of the page",
     "web/launcher/recipe_program.py": "a program of ours, without the tokens of the page",
     "web/launcher/launcher.py": "runs of the same user, without the tokens of the page",
@@ -102,6 +104,7 @@ def test_every_module_that_starts_programs_says_what_they_get() -> None:
     assert modules | {"astraflow/raas/engines/server/replica.py"} == STARTS.keys()
     assert {module for module in STARTS if "child_environment(" in (ROOT / module).read_text()} - minimal == {
         "astraflow/runtime/processes/child.py",
+        "web/exports/settings.py",
         "web/launcher/catalogue.py",
         "web/launcher/launcher.py",
         "web/launcher/recipe_program.py",
