@@ -77,7 +77,8 @@ async def test_every_step_of_a_user_stays_below_the_path_of_the_proxy(
 
 async def walked(page: Page, public: str, prefix: str) -> None:
     """Does what a user does on the pages."""
-    await page.locator(".event-message a, a[data-drawer]").first.click()
+    await page.locator("[data-drawers]").first.evaluate("marks => marks.scrollIntoView()")  # charts in view are drawn
+    await page.locator("a[data-drawer]").first.click()
     await expect(page.locator("#drawer")).to_be_visible()
     await page.keyboard.press("Escape")
     await expect(page).to_have_url(f"{public}/?policy=solver&range=15m")
