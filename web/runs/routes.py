@@ -143,8 +143,7 @@ async def export_run(shown: ShownRunDep, audit_log: AuditLogDep, viewer: ViewerD
 
 def _folder_of(shown: ShownRun, location: str) -> FilePath | None:
     """Returns the folder of a run that is on this machine."""
-    settings = shown.run.settings
-    path = settings.run_dir if shown.is_live or settings.is_read_only else None
+    path = shown.run.settings.run_dir if shown.is_live else None
     path = path or (FilePath(location) if location else None)
     return path if path is not None and path.is_dir() else None
 
