@@ -139,7 +139,7 @@ async def test_the_list_of_runs_reloads_its_rows_by_the_same_address(pages: Runn
         while 'id="run-1"' not in (table := (await client.get("/runs/table?state=on&sort=reward")).text):
             assert time.monotonic() < deadline, "the run was not recorded"
             await asyncio.sleep(0.1)
-        assert "<form class" not in table
+        assert '<form class="filters"' not in table
         assert "<html" not in table
         over = (await client.get("/runs/table?state=over")).text
     assert parsed(over).rows() == []
