@@ -133,7 +133,7 @@ class RuleForm:
     is_from_file: bool = False
     muted_until: float = 0.0
     hint: str = ""
-    """Where the suggested threshold comes from; empty without one."""
+    """Origin of the suggested threshold; empty without one."""
     problem: str = ""
     problem_code: str = ""
 

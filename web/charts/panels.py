@@ -31,7 +31,7 @@ class Series:
     table: str = ""
     """Table of its values; empty for the table of the panel."""
     note: str = ""
-    """What the series measures, as tooltip; empty if the label says it."""
+    """Tooltip that describes the series; empty if the label suffices."""
     href: str = ""
     """Page of the series; empty for none."""
     is_total: bool = False
@@ -64,7 +64,7 @@ class Panel:
     reason: str = ""
     """Why values can be missing; empty if they never are."""
     description: str = ""
-    """What the chart measures, as tooltip."""
+    """Tooltip that describes the chart."""
 
     @property
     def options(self) -> dict[str, Any]:

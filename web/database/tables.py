@@ -364,7 +364,7 @@ class Alert(SQLModel, table=True):
     series_value: str
     """Value of the series, such as `entropy`."""
     text: str
-    """What happened, in one sentence."""
+    """Description of the alert, one sentence."""
     number: float | None
     """Value of that series when the alert fired; None without one."""
     subjects: int

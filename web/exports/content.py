@@ -65,7 +65,7 @@ class RunSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """What the database has about a run."""
+    """Recorded data of a run, read from the database."""
 
     record: RunRecord
     report: RecordedReport

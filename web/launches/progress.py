@@ -30,7 +30,7 @@ class Phase:
     duration_s: float | None
     """Seconds that it took, or takes so far; None before it began."""
     detail: str
-    """What its processes reported last; empty without anything."""
+    """Latest message of its processes; empty without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class PaletteEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaletteSources:
-    """What the palette lists besides pages."""
+    """Entries of the palette besides pages."""
 
     report: Report | None
     """Newest report of the followed run; None before the first."""

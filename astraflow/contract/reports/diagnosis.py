@@ -253,7 +253,7 @@ class Diagnosis:
 
     @property
     def remedy(self) -> str:
-        """What to do, as a clause; empty where there is nothing to do."""
+        """Remedy, as a clause; empty where none is needed."""
         return fill(self.cause.remedy, self.values)
 
     @property

@@ -96,7 +96,7 @@ async def test_the_form_keeps_what_was_entered_and_says_what_is_wrong(web: Runni
         assert (await admin.post("/alerts/new", data=RULE)).status_code == 303
         twice = await admin.post("/alerts/new", data=RULE)
         assert twice.headers[CODE_HEADER] == "alert.rule_exists"
-        unknown = await admin.post("/alerts/new", data={**RULE, "name": "b", "receiver": "nobody"})
+        unknown = await admin.post("/alerts/new", data={**RULE, "name": "b", "receiver": "unknown"})
         assert unknown.headers[CODE_HEADER] == "alert.receiver_of_rule"
         private = {"name": "own", "kind": "webhook", "target": "http://127.0.0.1:1/x"}
         assert (await flash_of(admin, await admin.post("/alerts/receivers", data=private))).startswith("No receiver")
