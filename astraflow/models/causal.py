@@ -49,6 +49,14 @@ def attention_window(model: PreTrainedModel) -> int | None:
     return window if types is None or _SLIDING in types else None
 
 
+def decoder_of(model: PreTrainedModel) -> nn.Module:
+    """Returns the model without its head."""
+    decoder: nn.Module = model.get_decoder()
+    if decoder is model:  # as of Llama 4, whose prefix names none of its modules
+        decoder = model.get_submodule("model")
+    return decoder
+
+
 def hidden_states(
     model: PreTrainedModel,
     input_ids: Tensor,
@@ -70,7 +78,7 @@ def hidden_states(
         masks = _additive(attention_mask, next(model.parameters()).dtype)
     if window_mask is not None:
         masks = _masks_by_layer_type(model, attention_mask, window_mask)
-    outputs = model.get_decoder()(
+    outputs = decoder_of(model)(
         input_ids=input_ids,
         position_ids=position_ids,
         attention_mask=masks,
