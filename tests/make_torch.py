@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype
 from astraflow.models import models
-from astraflow.models.precision import bits_of
-from astraflow.models.published import published_weights
+from astraflow.models.published import published_parameters, published_tensors
 from astraflow.weights.tensors import VerifiedWeights, build_layout
 
 TINY: Mapping[str, Any] = {"kind": "tiny", "hidden_size": 32, "heads": 2, "key_value_heads": 1, "intermediate_size": 64}
@@ -27,22 +26,36 @@ def model(seed: int = 0, spec: Mapping[str, Any] = TINY) -> PreTrainedModel:
     return network
 
 
+def causal_model(kind: str, **sizes: Any) -> PreTrainedModel:
+    """Returns a model of transformers with random weights. kind: type of its configuration, such as `glm4_moe`."""
+    network: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes))
+    return network
+
+
 def published(
     source: PreTrainedModel, version: int = 0, *, base: VerifiedWeights | None = None, dtype: Dtype = Dtype.BFLOAT16
 ) -> VerifiedWeights:
     """Returns a model's weights as one version; with `base`, as a delta from it."""
-    tensors = {
-        name: (dtype, tuple(weight.shape), bits_of(weight, dtype)) for name, weight in published_weights(source).items()
-    }
-    manifest, buffer = build_layout(tensors, policy=PolicyId("solver"), version=Version(version))
+    manifest, buffer = build_layout(
+        published_tensors(source, dtype), policy=PolicyId("solver"), version=Version(version)
+    )
     if base is None:
         return VerifiedWeights(manifest=manifest, buffer=buffer)
     changes = {}
     for spec in manifest.tensors:
         span = slice(spec.offset, spec.offset + spec.size_bytes)
-        width = f"<u{dtype.size_bytes}"
+        width = f"<u{spec.dtype.size_bytes}"
         changes[spec.name] = np.flatnonzero(buffer[span].view(width) != base.buffer[span].view(width))
     return VerifiedWeights(manifest=manifest, buffer=buffer, base=base.manifest.version, changes=changes)
+
+
+def published_weights(source: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Returns the weights of a model by published name, sharing its memory."""
+    return {
+        part.name: part.of(published.parameter.data)
+        for published in published_parameters(source)
+        for part in published.parts
+    }
 
 
 def logprobs(source: PreTrainedModel, tokens: np.ndarray[Any, Any], scored_from: int) -> np.ndarray[Any, Any]:

@@ -16,11 +16,13 @@ class Dtype(Enum):
     BFLOAT16 = "BF16"
     FLOAT8_E4M3 = "F8_E4M3"
     FLOAT8_E5M2 = "F8_E5M2"
+    INT32 = "I32"
+    """Integers that a model looks up, such as the experts of each token; 64-bit ones are published so."""
 
     @property
     def size_bytes(self) -> int:
         """Bytes of one element."""
-        return {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1}[self.value]
+        return {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I32": 4}[self.value]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

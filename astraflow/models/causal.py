@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from astraflow.contract.errors import InvalidInput
@@ -32,12 +32,25 @@ def named_weights(model: PreTrainedModel) -> dict[str, nn.Parameter]:
     return dict(model.named_parameters())
 
 
+def kept_buffers(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Returns the buffers that a checkpoint keeps, by `state_dict` name, such as the biases of routers: weights that no
+    gradient changes, in an element type of their own."""
+    kept = model.state_dict().keys()
+    return {name: buffer for name, buffer in model.named_buffers() if name in kept}
+
+
 def embedding_names(model: PreTrainedModel) -> frozenset[str]:
     """Returns the names in `named_weights` of the embeddings and of the output head."""
     weights = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
     return frozenset(
         name for name, parameter in named_weights(model).items() if any(parameter is weight for weight in weights)
     )
+
+
+def head_sizes(config: PretrainedConfig) -> list[int]:
+    """Returns the size of an attention head in each layer; layers differ in Gemma 4."""
+    layers: Any = config.per_layer_config
+    return [getattr(layer, "head_dim", None) or layer.hidden_size // layer.num_attention_heads for layer in layers]
 
 
 def attention_window(model: PreTrainedModel) -> int | None:

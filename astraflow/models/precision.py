@@ -27,6 +27,7 @@ _TORCH = {
     Dtype.BFLOAT16: torch.bfloat16,
     Dtype.FLOAT8_E4M3: torch.float8_e4m3fn,
     Dtype.FLOAT8_E5M2: torch.float8_e5m2,
+    Dtype.INT32: torch.int32,
 }
 _UNSIGNED = {1: (torch.uint8, np.uint8), 2: (torch.uint16, np.uint16), 4: (torch.uint32, np.uint32)}
 

@@ -12,24 +12,26 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.weights import Dtype
 from astraflow.models.base import ModelSource
-from astraflow.models.causal import named_weights
+from astraflow.models.causal import kept_buffers, named_weights
 from astraflow.models.published import PublishedPart, PublishedParts, published_parts
 from astraflow.runtime.config.toml import read_json
 
 _INDEX = "model.safetensors.index.json"
 _FILE = "model.safetensors"
-_TYPES = ("F32", "BF16", "F16")
+_FLOATS = ("F32", "BF16", "F16")
+_INTEGERS = ("I64", "I32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredModel:
-    """A model whose parameters may be on the meta device, where they need no memory."""
+    """A model whose parameters may be on the meta device, where they need no memory; its buffers have their values."""
 
     model: PreTrainedModel
     read: Callable[[str], Tensor] | None
-    """Returns the values of a parameter on the meta device, on the host, by its `state_dict` name. They may be a mapped
-    file, and must not be changed. None: no parameter is there."""
+    """Returns the values of a parameter on the meta device, or of a kept buffer, on the host, by its `state_dict` name.
+    They may be a mapped file, and must not be changed. None: no parameter is there."""
 
     @classmethod
     def open(cls, source: ModelSource, folder: Path) -> "StoredModel":
@@ -37,10 +39,14 @@ class StoredModel:
         loads the whole model."""
         model = source.architecture().eval()
         parts = published_parts(model)
-        weights = _MappedWeights(folder, parts, {name: weight.shape for name, weight in named_weights(model).items()})
-        if not weights.is_complete or _persistent_buffers(model):
+        buffers = kept_buffers(model)
+        shapes = {name: tensor.shape for name, tensor in (*named_weights(model).items(), *buffers.items())}
+        weights = _MappedWeights(folder, parts, shapes)
+        if not weights.is_complete:
             return cls(model=source.load(folder), read=None)
         model.name_or_path = str(folder)
+        for name, buffer in buffers.items():
+            buffer.copy_(weights.read(name))
         for parameter in model.parameters():
             set_values(parameter, torch.empty_like(parameter, device="meta"))
         return cls(model=model, read=weights.read)
@@ -68,7 +74,8 @@ def _indexed_files(index: Path) -> set[str]:
 
 
 class _MappedWeights:
-    """Parameters in the safetensors files of a folder. Files are mapped: processes of a host share their pages."""
+    """Parameters and kept buffers in the safetensors files of a folder. Files are mapped: processes of a host share
+    their pages."""
 
     def __init__(self, folder: Path, parts: PublishedParts, shapes: Mapping[str, torch.Size]) -> None:
         names = _indexed_files(folder / _INDEX) if (folder / _INDEX).is_file() else {_FILE}
@@ -79,17 +86,18 @@ class _MappedWeights:
 
     @property
     def is_complete(self) -> bool:
-        """True when the files have every part of every parameter, in its shape and not quantized."""
+        """True when the files have every published part, in its shape and not quantized."""
         for part in chain.from_iterable(self._parts.values()):
             if part.name not in self._files:
                 return False
             stored = self._files[part.name].get_slice(part.name)
-            if tuple(stored.get_shape()) != part.shape or stored.get_dtype() not in _TYPES:
+            types = _INTEGERS if part.own_dtype is Dtype.INT32 else _FLOATS
+            if tuple(stored.get_shape()) != part.shape or stored.get_dtype() not in types:
                 return False
         return True
 
     def read(self, name: str) -> Tensor:
-        """Returns a parameter, mapped if the file has it whole."""
+        """Returns a parameter or buffer, mapped if the file has it whole."""
         parts = self._parts[name]
         if len(parts) == 1:
             return self._tensor(parts[0]).view(self._shapes[name])
@@ -101,8 +109,3 @@ class _MappedWeights:
     def _tensor(self, part: PublishedPart) -> Tensor:
         values: Tensor = self._files[part.name].get_tensor(part.name)
         return values
-
-
-def _persistent_buffers(model: PreTrainedModel) -> bool:
-    """Returns whether a checkpoint of the model has tensors that are no parameters."""
-    return not dict(model.named_buffers()).keys().isdisjoint(model.state_dict())

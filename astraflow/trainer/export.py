@@ -12,19 +12,17 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Dtype
 from astraflow.models import models
-from astraflow.models.causal import named_weights
+from astraflow.models.causal import kept_buffers, named_weights
 from astraflow.models.precision import torch_dtype_of
-from astraflow.models.published import PublishedPart, PublishedParts, published_parts, published_weights
+from astraflow.models.published import PublishedPart, PublishedParts, published_parts
 from astraflow.trainer.backends.state.adapters import AdapterRecord
 from astraflow.trainer.backends.state.files import write_tensors
 from astraflow.trainer.backends.state.sharded import WholeTensors
 from astraflow.trainer.checkpoints import finished_checkpoints, read_manifest
 from astraflow.trainer.engines.adapters import base_root
+from astraflow.trainer.engines.optimizers import WEIGHT_PREFIX
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.weights.adapters import DOWN_SUFFIX, PEFT_CONFIG, PEFT_PREFIX, PEFT_WEIGHTS, UP_SUFFIX, peft_config
-
-_WEIGHT = "weight/"
-"""Prefix of the master weights among the tensors of a state."""
 
 
 def export_checkpoint(
@@ -65,9 +63,9 @@ def export_checkpoint(
         )
     rounded = {}
     for name, parameter_parts in parts.items():
-        master = masters.read(f"{_WEIGHT}{name}")
+        master = masters.read(f"{WEIGHT_PREFIX}{name}")
         for part in parameter_parts:
-            rounded[part.name] = part.of(master).to(torch_dtype_of(Dtype(published[part.name])))
+            rounded[part.name] = _rounded(part.of(master), Dtype(published[part.name]))
     if record is not None and adapters_only:
         write_peft_folder(folder, model, record, rounded)
     else:
@@ -80,13 +78,13 @@ def export_checkpoint(
 
 def _published_parts(published: Collection[str], masters: WholeTensors, model: Mapping[str, Any]) -> PublishedParts:
     """Returns the parts of the stored weights that were published; fewer when the checkpoint does not have all."""
-    whole = [name for name in published if f"{_WEIGHT}{name}" in masters]
-    if len(whole) == len(published) or not any(name.startswith(_WEIGHT) for name in masters):
-        return {name: (PublishedPart(name=name, shape=masters.shape(f"{_WEIGHT}{name}")),) for name in whole}
+    whole = [name for name in published if f"{WEIGHT_PREFIX}{name}" in masters]
+    if len(whole) == len(published) or not any(name.startswith(WEIGHT_PREFIX) for name in masters):
+        return {name: (PublishedPart(name=name, shape=masters.shape(f"{WEIGHT_PREFIX}{name}")),) for name in whole}
     with torch.device("meta"):
         architecture = models.build(model).architecture()
     parts = published_parts(architecture)
-    return {name: parameter_parts for name, parameter_parts in parts.items() if f"{_WEIGHT}{name}" in masters}
+    return {name: parameter_parts for name, parameter_parts in parts.items() if f"{WEIGHT_PREFIX}{name}" in masters}
 
 
 def _find(checkpoint: Path, version: int | None) -> Path:
@@ -121,14 +119,19 @@ def merged_weights(
     base of the adapters.
     """
     loaded = models.build(model).load(prepare_model(model))
-    weights = named_weights(loaded)
-    if base_root(published_parts(loaded), dtype, lambda name: weights[name].detach()).hex() != record.base_root:
+    weights = {**named_weights(loaded), **kept_buffers(loaded)}
+    parts = published_parts(loaded)
+    if base_root(parts, dtype, lambda name: weights[name].detach()).hex() != record.base_root:
         raise InvalidInput(
             "cannot export the model: its adapters were trained on other weights than those of its model spec; restore "
             "the model's files, or export the adapters alone",
             code="export.other_base",
         )
-    rounded = {name: weight.to(torch_dtype_of(dtype)) for name, weight in published_weights(loaded).items()}
+    rounded = {
+        part.name: _rounded(part.of(weights[name].detach()), part.dtype(dtype))
+        for name, published in parts.items()
+        for part in published
+    }
     for name in adapters:
         if name.endswith(DOWN_SUFFIX):
             stem = name.removesuffix(DOWN_SUFFIX)
@@ -136,6 +139,11 @@ def merged_weights(
             whole = rounded[f"{stem}.weight"].float().addmm_(up, down, alpha=record.scale)
             rounded[f"{stem}.weight"] = whole.to(torch_dtype_of(dtype))
     return rounded
+
+
+def _rounded(values: Tensor, dtype: Dtype) -> Tensor:
+    """Returns values as published; integers keep their width."""
+    return values.to(torch_dtype_of(dtype)) if values.is_floating_point() else values
 
 
 def write_peft_folder(

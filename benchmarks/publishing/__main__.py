@@ -71,7 +71,7 @@ async def measure(
             began = time.perf_counter()
             draft = await publisher.begin_version(shapes)
             with draft.open_for_writing() as places:
-                copy.write(masters, places, torch.bfloat16)
+                copy.write(masters, places, dict.fromkeys(masters, Dtype.BFLOAT16))
             block_s = time.perf_counter() - began
             await publisher.publish(Version(version), draft)
             stats = await publisher.wait()

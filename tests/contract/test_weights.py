@@ -30,6 +30,7 @@ def manifest(*tensors: TensorSpec) -> Manifest:
         (Dtype.BFLOAT16, 2),
         (Dtype.FLOAT8_E4M3, 1),
         (Dtype.FLOAT8_E5M2, 1),
+        (Dtype.INT32, 4),
     ],
 )
 def test_dtypes_have_their_size(dtype: Dtype, size_bytes: int) -> None:

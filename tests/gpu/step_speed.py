@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from astraflow.contract.batches import Batch
-from astraflow.models.precision import compute_dtype_of, device_of, torch_dtype_of
+from astraflow.models.precision import compute_dtype_of, device_of
 from astraflow.trainer.backends.publishing.host_copy import HostCopy
 from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD, ForwardCost, peak_flops
 from astraflow.trainer.step.packing import pack_units
@@ -54,7 +54,8 @@ class PublishingLoop:
         """Trains the batch and copies the weights; returns the loss."""
         loss = self._loop.step(batch)
         with self._staged.open_for_writing() as views:
-            self._copy.write(self._loop.engine.weights(), views, torch_dtype_of(self._dtype))
+            weights = self._loop.engine.weights()
+            self._copy.write(weights, views, dict.fromkeys(weights, self._dtype))
         return loss
 
 

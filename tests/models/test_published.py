@@ -18,10 +18,12 @@ from transformers import (
 )
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.weights import Dtype
 from astraflow.models import models, published
-from astraflow.models.causal import named_weights
-from astraflow.models.published import matrix_shapes, published_parts, published_weights
+from astraflow.models.causal import kept_buffers, named_weights
+from astraflow.models.published import matrix_shapes, published_parts, published_tensors
 from tests.errors import raises_code
+from tests.make_torch import causal_model, published_weights
 
 SIZES: dict[str, Any] = {
     "vocab_size": 16,
@@ -31,6 +33,21 @@ SIZES: dict[str, Any] = {
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
     "num_experts_per_tok": 2,
+}
+
+
+V4_SIZES: dict[str, Any] = {
+    "head_dim": 8,
+    "q_lora_rank": 4,
+    "o_groups": 2,
+    "o_lora_rank": 2,
+    "n_routed_experts": 3,
+    "moe_intermediate_size": 4,
+    "index_n_heads": 2,
+    "index_head_dim": 4,
+    "mlp_layer_types": ["hash_moe", "moe"],
+    "layer_types": ["heavily_compressed_attention", "compressed_sparse_attention"],
+    "partial_rotary_factor": 0.5,
 }
 
 
@@ -54,12 +71,19 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     ),
     "stacks in the checkpoint too": lambda: GptOssForCausalLM(GptOssConfig(num_local_experts=3, head_dim=4, **SIZES)),
     "dense": models.build({"kind": "tiny"}).architecture,
+    "biases of routers": lambda: causal_model(
+        "glm4_moe", n_routed_experts=3, moe_intermediate_size=4, first_k_dense_replace=1, **SIZES
+    ),
+    "scalars of layers": lambda: causal_model("gemma4_text", head_dim=4, hidden_size_per_layer_input=0, **SIZES),
+    "numbers to look up": lambda: causal_model("deepseek_v4", **SIZES, **V4_SIZES),
 }
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_published_weights_are_those_of_the_saved_checkpoint(kind: str, tmp_path: Path) -> None:
     model = MODELS[kind]()
+    for buffer in kept_buffers(model).values():
+        buffer.copy_(torch.randint(9, buffer.shape))
     model.save_pretrained(tmp_path)
     expected = load_file(tmp_path / "model.safetensors")
 
@@ -67,6 +91,22 @@ def test_published_weights_are_those_of_the_saved_checkpoint(kind: str, tmp_path
 
     assert set(weights) == set(expected)
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+
+def test_buffers_are_published_in_their_own_type() -> None:
+    tensors = published_tensors(MODELS["numbers to look up"](), Dtype.BFLOAT16)
+
+    assert tensors["model.embed_tokens.weight"][0] is Dtype.BFLOAT16
+    types = {name.rpartition(".")[2]: dtype for name, (dtype, _, _) in tensors.items() if dtype is not Dtype.BFLOAT16}
+    assert types == {"bias": Dtype.FLOAT32, "tid2eid": Dtype.INT32}
+
+
+def test_a_buffer_of_another_type_is_refused() -> None:
+    model = tiny()
+    model.register_buffer("flags", torch.zeros(2, dtype=torch.bool))
+
+    with raises_code(InvalidInput, "model.unsupported_weights", "flags"):
+        published_parts(model)
 
 
 def test_a_loaded_model_is_published_as_a_new_one() -> None:

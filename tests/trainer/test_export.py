@@ -21,7 +21,6 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.values import Json
 from astraflow.models import models
 from astraflow.models.causal import named_weights
-from astraflow.models.published import published_weights
 from astraflow.trainer import export as export_module
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.shards import local_shards
@@ -30,6 +29,7 @@ from astraflow.trainer.backends.state.sharded import INDEX, joined_index, shard_
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
 from astraflow.trainer.export import export_checkpoint
 from tests.errors import raises_code
+from tests.make_torch import published_weights
 from tests.trainer.backends.test_local import batch
 
 MODEL: dict[str, Json] = {"kind": "tiny", "hidden_size": 16, "layers": 1, "heads": 2, "intermediate_size": 32}

@@ -12,8 +12,8 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Probe
 from astraflow.models import models
-from astraflow.models.precision import bits_of, torch_dtype_of
-from astraflow.models.published import published_weights
+from astraflow.models.precision import torch_dtype_of
+from astraflow.models.published import published_tensors
 from astraflow.weights.tensors import VerifiedWeights, build_layout
 
 _PROBE_TOKENS = 300
@@ -43,9 +43,7 @@ def weights_of(model: PreTrainedModel, *, policy: PolicyId, version: Version, dt
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter.to(torch_dtype_of(dtype)))
-    tensors = {
-        name: (dtype, tuple(weight.shape), bits_of(weight, dtype)) for name, weight in published_weights(model).items()
-    }
+    tensors = published_tensors(model, dtype)
     probe = _probe(model, int(model.config.get_text_config().vocab_size))
     manifest, buffer = build_layout(tensors, policy=policy, version=version, probe=probe)
     return VerifiedWeights(manifest=manifest, buffer=buffer)

@@ -23,7 +23,6 @@ from astraflow.models.precision import (
     WeightsDtype,
     compute_dtype_of,
     device_of,
-    torch_dtype_of,
     use_fast_float32_products,
     weights_dtype_of,
 )
@@ -147,7 +146,9 @@ class LocalBackend:
         self._limits = StepLimits(self._algorithm)
         self.row_limits = row_limits_of(loaded.config.get_text_config())
         """Limits of the rows that it can train."""
-        self._published = PublishedShards(self._engine.weights(), parts if self._adapters is None else {})
+        self._published = PublishedShards(
+            self._engine.weights(), parts if self._adapters is None else {}, self._engine.published_dtype
+        )
         self._host_copy = HostCopy(self._device)
         self._host_tensors = HostTensors()
         self._probe_text = random_probe_text(
@@ -178,7 +179,7 @@ class LocalBackend:
     @property
     def published_shapes(self) -> TensorShapes:
         """Shapes of the model's weights, in the type they are rounded to."""
-        return self._published.tensor_shapes(self._engine.published_dtype)
+        return self._published.tensor_shapes
 
     @property
     def frozen_base(self) -> FrozenBase | None:
@@ -232,12 +233,13 @@ class LocalBackend:
 
     def _write_base(self, staged: StagedVersion) -> None:
         assert self._adapters is not None  # noqa: S101 (only then there is a base)
-        self._write(PublishedShards(self._adapters.base_weights(), self._adapters.base_parts), staged)
+        adapters, dtype = self._adapters, self._engine.published_dtype
+        self._write(PublishedShards(adapters.base_weights(), adapters.base_parts, dtype), staged)
 
     def _write(self, published: PublishedShards, staged: StagedVersion) -> None:
         weights = {name: shard.local for name, shard in published.local(is_first=True).items()}
         with staged.open_for_writing() as views:
-            self._host_copy.write(weights, views, torch_dtype_of(self._engine.published_dtype))
+            self._host_copy.write(weights, views, published.dtypes)
 
     def _load_model(self, model: Mapping[str, Any]) -> PreTrainedModel:
         """Returns the model on the device, in the element type to compute in."""

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
-from astraflow.models.causal import named_weights
+from astraflow.models.causal import kept_buffers, named_weights
 from astraflow.models.precision import bits_of, torch_dtype_of
 from astraflow.models.published import PublishedParts, published_parts
 from astraflow.models.stored import set_values
@@ -113,11 +113,12 @@ class Adapters:
             if weight.requires_grad
         }
 
-    def base_weights(self) -> dict[str, nn.Parameter]:
-        """Returns the frozen weights by the names that they have in the model without adapters."""
-        return {
+    def base_weights(self) -> dict[str, Tensor]:
+        """Returns the frozen weights and kept buffers by the names that they have in the model without adapters."""
+        frozen: dict[str, Tensor] = {
             base_name(name): weight for name, weight in named_weights(self._model).items() if not weight.requires_grad
         }
+        return frozen | kept_buffers(self._model)
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
@@ -159,6 +160,11 @@ def trained_weights(model: PreTrainedModel, adapters: Adapters | None) -> dict[s
     return named_weights(model) if adapters is None else adapters.weights()
 
 
+def published_buffers(model: PreTrainedModel, adapters: Adapters | None) -> dict[str, Tensor]:
+    """Returns the kept buffers that are published beside trained weights; adapters have them in their base."""
+    return kept_buffers(model) if adapters is None else {}
+
+
 def computing_as(role: ModelRole, adapters: Adapters | None) -> AbstractContextManager[None]:
     """Returns a context in which a model with adapters computes as `role`: the reference is its base."""
     return nullcontext() if adapters is None or role is not ModelRole.REFERENCE else adapters.disabled()
@@ -167,18 +173,20 @@ def computing_as(role: ModelRole, adapters: Adapters | None) -> AbstractContextM
 def base_root(parts: PublishedParts, dtype: Dtype, read: Callable[[str], Tensor]) -> bytes:
     """Returns the root hash of the version that whole weights make when they are published in `dtype`.
 
-    parts: how each weight is published. read: returns a weight by its name in `parts`.
+    parts: how each weight is published. read: returns a weight or kept buffer by its name in `parts`.
     """
     hashes: dict[str, bytes] = {}
     for name, published in parts.items():
         values = read(name)
-        hashes |= {part.name: blake3(bits_of(part.of(values), dtype).view("u1").data).digest() for part in published}
-    specs = lay_out({part.name: (dtype, part.shape) for published in parts.values() for part in published})
+        for part in published:
+            bits = bits_of(part.of(values), part.dtype(dtype))
+            hashes[part.name] = blake3(bits.view("u1").data).digest()
+    specs = lay_out({part.name: (part.dtype(dtype), part.shape) for published in parts.values() for part in published})
     return root_hash(tuple(replace(spec, hash=hashes[spec.name]) for spec in specs))
 
 
 def _reader(model: PreTrainedModel) -> Callable[[str], Tensor]:
-    weights = named_weights(model)
+    weights: dict[str, Tensor] = {**named_weights(model), **kept_buffers(model)}
     return lambda name: weights[name].detach()
 
 
@@ -200,14 +208,25 @@ def _target_layers(model: PreTrainedModel, wanted: Iterable[str] | None) -> list
 
 
 def _inject(model: PreTrainedModel, options: LoraOptions, layers: list[str]) -> None:
-    """Wraps the layers in layers of peft; only their parameters require a gradient."""
+    """Wraps the layers in layers of peft; only their parameters require a gradient.
+
+    peft is given the blocks alone: of a whole model with experts it takes targets as those of an older layout, and
+    adapts the experts instead of shared layers of that name.
+    """
     dtype = next(model.parameters()).dtype
     peft: Any = _peft()
+    blocks = model.get_decoder().layers
+    prefix = next(name for name, module in model.named_modules() if module is blocks)
     config = peft.LoraConfig(
-        r=options.rank, lora_alpha=options.alpha, lora_dropout=options.dropout, target_modules=layers, bias="none"
+        r=options.rank,
+        lora_alpha=options.alpha,
+        lora_dropout=options.dropout,
+        target_modules=[name.removeprefix(f"{prefix}.") for name in layers],
+        bias="none",
     )
+    model.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):  # peft draws initial adapters on the host
-        peft.inject_adapter_in_model(config, model, adapter_name=_NAME)
+        peft.inject_adapter_in_model(config, blocks, adapter_name=_NAME)
     for weight in model.parameters():
         weight.data = weight.data.to(dtype)  # peft keeps adapters in float32 beside rounded weights
 

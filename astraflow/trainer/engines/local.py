@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
-from astraflow.trainer.engines.adapters import computing_as, trained_weights
+from astraflow.trainer.engines.adapters import computing_as, published_buffers, trained_weights
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.scoring import PackScorer, apply_options
 from astraflow.trainer.engines.spec import EngineSpec
@@ -34,6 +34,7 @@ class LocalEngine:
         self._optimizers = build_optimizers(
             spec, model, trained_weights(model, spec.adapters), critic=self._scorers.get(ModelRole.CRITIC)
         )
+        self._buffers = published_buffers(model, spec.adapters)
         if spec.needs_reference:
             is_whole = spec.adapters is None
             self._scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False) if is_whole else policy
@@ -95,12 +96,12 @@ class LocalEngine:
         return self._spec.published_dtype
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Returns the policy's master weights."""
-        return self._optimizers[ModelRole.POLICY].weights()
+        """Returns the policy's master weights and kept buffers."""
+        return {**self._optimizers[ModelRole.POLICY].weights(), **self._buffers}
 
     def state_tensors(self) -> Mapping[str, Tensor]:
-        """Returns master weights and moments."""
-        return joined_states(self._optimizers)
+        """Returns master weights, kept buffers and moments."""
+        return joined_states(self._optimizers, self._buffers)
 
     def restored(self, *, updates: int, critic_updates: int) -> None:
         """Rounds the restored master weights into the models."""

@@ -18,6 +18,9 @@ from astraflow.trainer.engines.base import UpdateResult
 from astraflow.trainer.engines.moment_codes import row_chunks
 from astraflow.trainer.engines.update_rules import AdamW, Muon, chunk_elements, chunks, local_shard, with_sharding
 
+WEIGHT_PREFIX = "weight/"
+"""Prefix of the master weights, and of kept buffers, among the tensors of a state."""
+
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -194,7 +197,7 @@ class MasterOptimizer:
     def state_tensors(self) -> dict[str, Tensor]:
         """Returns all tensors that a checkpoint must hold, by name, not copied; DTensors where the parameter is one."""
         moments = {**self._adamw.moments(), **self._muon.moments()}
-        tensors = {f"weight/{name}": weight for name, weight in self.weights().items()}
+        tensors = {f"{WEIGHT_PREFIX}{name}": weight for name, weight in self.weights().items()}
         for (moment, name), value in moments.items():
             tensors[f"{moment}/{name}"] = with_sharding(value, self._parameters[name])
         tensors["updates"] = self._adamw.applied

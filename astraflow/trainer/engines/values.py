@@ -18,7 +18,7 @@ from astraflow.models.causal import embedding_names, named_weights
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import matrix_shapes
 from astraflow.trainer.engines.base import ModelRole
-from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
+from astraflow.trainer.engines.optimizers import WEIGHT_PREFIX, MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.scoring import PackInputs, PackScorer
 from astraflow.trainer.engines.spec import EngineSpec
 
@@ -93,9 +93,13 @@ def build_optimizers(
     return optimizers
 
 
-def joined_states(optimizers: Mapping[ModelRole, MasterOptimizer]) -> dict[str, Tensor]:
-    """Returns the state tensors of all models; the names of the policy's do not depend on whether there is a critic."""
+def joined_states(optimizers: Mapping[ModelRole, MasterOptimizer], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the state tensors of all models; the names of the policy's do not depend on whether there is a critic.
+
+    buffers: of the policy, as published; they are weights that no optimizer changes.
+    """
     tensors = optimizers[ModelRole.POLICY].state_tensors()
+    tensors |= {f"{WEIGHT_PREFIX}{name}": buffer for name, buffer in buffers.items()}
     if ModelRole.CRITIC in optimizers:
         critic = optimizers[ModelRole.CRITIC].state_tensors()
         tensors |= {f"{_PREFIX}{name}": value for name, value in critic.items()}

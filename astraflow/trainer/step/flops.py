@@ -65,10 +65,9 @@ class ForwardCost:
             if weight.ndim in (2, 3)
         ]
         per_target = 2.0 * head.weight.numel()
-        head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return cls(
             per_token=sum(flops for _, flops in products),
-            per_pair=4.0 * _full_attention_layers(config) * config.num_attention_heads * head_size,
+            per_pair=4.0 * config.num_attention_heads * _full_attention_size(config),
             per_target=per_target,
             frozen_per_token=sum(flops for is_trained, flops in products if not is_trained),
             frozen_per_target=0.0 if head.weight.requires_grad else per_target,
@@ -95,11 +94,14 @@ def peak_flops(device: torch.device) -> float | None:
     return _PEAK_FLOPS[max(matching_names, key=len)] if matching_names else None
 
 
-def _full_attention_layers(config: PretrainedConfig) -> int:
-    types = getattr(config, "layer_types", None)
+def _full_attention_size(config: PretrainedConfig) -> int:
+    """Returns the size of a head, summed over the layers with full attention."""
+    from astraflow.models.causal import head_sizes
+
+    sizes, types = head_sizes(config), getattr(config, "layer_types", None)
     if types is not None:
-        return sum(kind == "full_attention" for kind in types)
-    return 0 if getattr(config, "sliding_window", None) else int(config.num_hidden_layers)
+        return sum(size for size, kind in zip(sizes, types, strict=True) if kind == "full_attention")
+    return 0 if getattr(config, "sliding_window", None) else sum(sizes)
 
 
 def _active_expert_share(config: object) -> float:

@@ -14,7 +14,6 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype
 from astraflow.models import models
 from astraflow.models.causal import named_weights
-from astraflow.models.published import published_weights
 from astraflow.models.stored import StoredModel
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.base import Backend, FrozenBase
@@ -215,7 +214,7 @@ def test_the_base_of_a_mixture_of_experts_has_the_names_of_its_checkpoint() -> N
     backend = backends.build({"kind": "local", "device": "cpu", "lora": LORA}, model, {}, seed=0)
     base = base_of(backend)
 
-    assert base.shapes.keys() == published_weights(models.build(model).architecture()).keys()
+    assert base.shapes.keys() == make_torch.published_weights(models.build(model).architecture()).keys()
     assert base.root_hash == base_root(base)
     assert {name.split(".")[4] for name in backend.published_shapes} == {"q_proj", "k_proj", "v_proj", "o_proj"}
 

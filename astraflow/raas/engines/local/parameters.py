@@ -27,10 +27,10 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTensor:
-    """New values of one parameter, in its type and on its device. positions: int64 `[n]`, ascending indices of the flat
-    elements that `values` replaces; None for all elements."""
+    """New values of one parameter or buffer, in its type and on its device. positions: int64 `[n]`, ascending indices
+    of the flat elements that `values` replaces; None for all elements."""
 
-    parameter: nn.Parameter
+    parameter: Tensor
     values: Tensor
     positions: Tensor | None
 
@@ -178,7 +178,7 @@ class _Patch:
         self.target[self.positions] = self.bits
 
 
-def _patches(parameter: nn.Parameter, positions: Tensor, values: Tensor) -> Iterator[_Patch]:
+def _patches(parameter: Tensor, positions: Tensor, values: Tensor) -> Iterator[_Patch]:
     """Splits a patch into parts of about equal size, for several threads."""
     unsigned = _UNSIGNED[parameter.element_size()]
     target, bits = parameter.data.view(-1).view(unsigned).numpy(), values.view(unsigned).numpy()
@@ -193,7 +193,7 @@ _UNSIGNED = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
 _NO_POSITIONS = np.empty(0, dtype=np.int64)
 
 
-def _patched_share(parameter: nn.Parameter) -> float:
+def _patched_share(parameter: Tensor) -> float:
     """Returns the share of changed elements up to which a tensor is patched rather than replaced.
 
     In host memory a patch stops generation for longer the more changed, a replacement for a fraction of a millisecond,
@@ -225,7 +225,7 @@ def _adapted_values(
     spec: TensorSpec,
     pair: AdaptedWeight | None,
     binding: AdapterBinding,
-    parameter: nn.Parameter,
+    parameter: Tensor,
 ) -> Tensor:
     """Returns the values of one tensor of the base with its adapter, if any, in the type of its parameter."""
     values = float32_values(base, spec, parameter.device)

@@ -15,7 +15,6 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest, Probe, TransferKind
-from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import PublishedParts
 from astraflow.runtime.clock import Clock, timed
 from astraflow.trainer.backends.publishing.gloo_group import GlooGroup
@@ -27,15 +26,14 @@ from astraflow.weights.publish.publisher import PublishConfig
 from astraflow.weights.shared_memory import BufferPool
 from astraflow.weights.signing import SigningKey
 from astraflow.weights.tensors import (
-    BITS,
     HASH_BYTES,
-    BitArray,
     Buffer,
     TensorShapes,
     TensorViews,
     lay_out,
     manifest_from_hashes,
     part_covering,
+    tensor_bits,
     tensor_hashes,
 )
 from astraflow.wire.codecs.weights import decode_manifest, encode_manifest
@@ -112,8 +110,7 @@ class DistributedPublisher:
         tensors.
         """
         self._policy = policy
-        self._published = PublishedShards(parameters, parts or {})
-        self._dtype = dtype
+        self._published = PublishedShards(parameters, parts or {}, dtype)
         self._config = config or PublishConfig()
         self._signing = signing
         self._ranks = GlooGroup(group, timeout_s=rank_timeout_s)
@@ -140,22 +137,16 @@ class DistributedPublisher:
     @property
     def published_shapes(self) -> TensorShapes:
         """Shapes of the whole tensors, of which this rank may hold a part."""
-        return self._published.tensor_shapes(self._dtype)
+        return self._published.tensor_shapes
 
     def snapshot(self) -> StagedShards:
         """Copies this rank's shards; later steps do not affect the copy. Blocks until it is complete."""
         began = time.perf_counter()
-        shards = self._published.local(is_first=self._ranks.is_first)
-        width = self._dtype.size_bytes
-        buffer = self._shard_buffers.acquire(max(1, width * sum(shard.box.elements for shard in shards.values())))
-        views: dict[str, BitArray] = {}
-        at = 0
-        for name, shard in shards.items():
-            end = at + width * shard.box.elements
-            views[name] = buffer[at:end].view(BITS[width])
-            at = end
-        local = {name: shard.local for name, shard in shards.items()}
-        self._host_copy.write(local, views, torch_dtype_of(self._dtype))
+        shards, dtypes = self._published.local(is_first=self._ranks.is_first), self._published.dtypes
+        specs = lay_out({name: (dtypes[name], shard.box.shape) for name, shard in shards.items()})
+        buffer = self._shard_buffers.acquire(max(1, sum(spec.size_bytes for spec in specs)))
+        views = {spec.name: tensor_bits(spec, buffer) for spec in specs}
+        self._host_copy.write({name: shard.local for name, shard in shards.items()}, views, dtypes)
         return StagedShards(views=views, copy_s=time.perf_counter() - began)
 
     async def publish(

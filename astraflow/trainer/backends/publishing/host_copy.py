@@ -9,6 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from astraflow.contract.weights import Dtype
+from astraflow.models.precision import torch_dtype_of
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.tensors import TensorViews
 
@@ -28,13 +30,13 @@ class HostCopy:
         """Addresses of the pinned buffers."""
 
     @torch.no_grad()
-    def write(self, weights: Mapping[str, Tensor], views: TensorViews, dtype: torch.dtype) -> None:
-        """Writes each tensor, rounded to `dtype`, to its view: as many unsigned integers of the dtype's width."""
+    def write(self, weights: Mapping[str, Tensor], views: TensorViews, dtypes: Mapping[str, Dtype]) -> None:
+        """Writes each tensor, rounded to its dtype, to its view: as many unsigned integers of the dtype's width."""
         if self._device.type == "cuda":
             for memory in {id(base): base for base in map(_base_array, views.values())}.values():
                 self._pin(memory)
         for name, weight in weights.items():
-            target = torch.from_numpy(views[name]).view(dtype).view(weight.shape)
+            target = torch.from_numpy(views[name]).view(torch_dtype_of(dtypes[name])).view(weight.shape)
             target.copy_(weight, non_blocking=True)
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()

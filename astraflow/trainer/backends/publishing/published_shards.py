@@ -16,9 +16,9 @@ from astraflow.weights.tensors import TensorShapes
 class PublishedShards:
     """Published tensors of a model whose parameters are whole, or sharded over ranks; no rank gathers a parameter."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], parts: PublishedParts) -> None:
-        """parameters: by `state_dict` name, in the order of publishing. parts: how they are published; a parameter
-        without is published whole, under its name.
+    def __init__(self, parameters: Mapping[str, Tensor], parts: PublishedParts, dtype: Dtype) -> None:
+        """parameters: by `state_dict` name, in the order of publishing, with kept buffers. parts: how they are
+        published; a parameter without is published whole, under its name. dtype: published type of parameters.
 
         Raises: InvalidInput for a placement that is neither Shard nor Replicate.
         """
@@ -29,12 +29,15 @@ class PublishedShards:
             name: parts.get(name, (PublishedPart(name=name, shape=tuple(parameter.shape)),))
             for name, parameter in parameters.items()
         }
-        self.shapes = {part.name: part.shape for parameter_parts in self._parts.values() for part in parameter_parts}
-        """Shapes of the whole published tensors, of which this rank may hold a part."""
+        self.tensor_shapes: TensorShapes = {
+            part.name: (part.dtype(dtype), part.shape) for published in self._parts.values() for part in published
+        }
+        """Element types and shapes of the whole published tensors, of which this rank may hold a part."""
 
-    def tensor_shapes(self, dtype: Dtype) -> TensorShapes:
-        """Returns element type and shape of the published tensors."""
-        return {name: (dtype, shape) for name, shape in self.shapes.items()}
+    @property
+    def dtypes(self) -> dict[str, Dtype]:
+        """Element types of the published tensors, by name."""
+        return {name: dtype for name, (dtype, _) in self.tensor_shapes.items()}
 
     def local(self, *, is_first: bool) -> dict[str, LocalShard]:
         """Returns the part of each published tensor that this rank writes, if any, as `local_shards`."""

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, UnknownVersion
 from astraflow.contract.weights import Dtype, SharedFile
-from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import PublishedParts
 from astraflow.trainer.backends.publishing.gloo_group import GlooGroup
 from astraflow.trainer.backends.publishing.host_copy import HostCopy
@@ -50,13 +49,13 @@ class ShardedWeights:
         group: dist.ProcessGroup | None = None,
         rank_timeout_s: float = RANK_TIMEOUT_S,
     ) -> None:
-        """Collective. parameters: by `state_dict` name, tied parameters once; the same on every rank. parts: how they
-        are published; None: whole. group: all ranks of the model; None is the default group.
+        """Collective. parameters: by `state_dict` name, tied parameters once, and kept buffers; the same on every rank.
+        dtype: published type of parameters. parts: how they are published; None: whole. group: all ranks of the model;
+        None is the default group.
 
         Raises: InvalidInput for a placement that is neither Shard nor Replicate.
         """
-        self._published = PublishedShards(parameters, parts or {})
-        self._dtype = dtype
+        self._published = PublishedShards(parameters, parts or {}, dtype)
         self._ranks = GlooGroup(group, timeout_s=rank_timeout_s)
         self._host_copy = HostCopy(device)
         self._mapped_buffers: dict[str, Buffer] = {}
@@ -64,7 +63,7 @@ class ShardedWeights:
     @property
     def published_shapes(self) -> TensorShapes:
         """Shapes of the whole tensors, of which this rank may hold a part."""
-        return self._published.tensor_shapes(self._dtype)
+        return self._published.tensor_shapes
 
     @property
     def is_first(self) -> bool:
@@ -108,15 +107,16 @@ class ShardedWeights:
     def _write(self, shards: Mapping[str, LocalShard], views: TensorViews) -> None:
         """Writes this rank's shards directly into the staging buffer."""
         parts = {
-            name: views[name].reshape(self._published.shapes[name])[shard.box.slices] for name, shard in shards.items()
+            name: views[name].reshape(self._published.tensor_shapes[name][1])[shard.box.slices]
+            for name, shard in shards.items()
         }
-        self._host_copy.write({name: shard.local for name, shard in shards.items()}, parts, torch_dtype_of(self._dtype))
+        self._host_copy.write({name: shard.local for name, shard in shards.items()}, parts, self._published.dtypes)
 
     def _send_shards(
         self, shards: Mapping[str, LocalShard], views: TensorViews | None, boxes: list[dict[str, Box]]
     ) -> None:
         """Sends this rank's shards to the first rank, which writes them. boxes: what each rank sends, by rank."""
-        for name, shape in self._published.shapes.items():
+        for name, (dtype, shape) in self._published.tensor_shapes.items():
             if views is not None:
                 whole = views[name].reshape(shape)
                 incoming = {rank: receive_buffer(whole, sent[name]) for rank, sent in enumerate(boxes) if name in sent}
@@ -127,8 +127,8 @@ class ShardedWeights:
                     if not np.may_share_memory(received, whole):
                         whole[boxes[rank][name].slices] = received
             elif name in shards:
-                bits = np.empty(shards[name].box.elements, dtype=BITS[self._dtype.size_bytes])
-                self._host_copy.write({name: shards[name].local}, {name: bits}, torch_dtype_of(self._dtype))
+                bits = np.empty(shards[name].box.elements, dtype=BITS[dtype.size_bytes])
+                self._host_copy.write({name: shards[name].local}, {name: bits}, {name: dtype})
                 self._ranks.exchange({0: bits.view(np.uint8)}, {})
 
     def _map_views(self, file: SharedFile | None) -> TensorViews | None:

@@ -72,7 +72,7 @@ def frozen_base(
     if adapters is None:
         return None
     return FrozenBase(
-        shapes={part.name: (dtype, part.shape) for parts in adapters.base_parts.values() for part in parts},
+        shapes={part.name: (part.dtype(dtype), part.shape) for parts in adapters.base_parts.values() for part in parts},
         root_hash=adapters.base_root,
         scale=adapters.options.scale,
         write=write,

@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.models.causal import attention_window
+from astraflow.models.causal import attention_window, head_sizes
 from astraflow.trainer.engines.attention.cudnn import fewest_pairs
 from astraflow.trainer.engines.attention.kernels import AttentionKernel, AttentionPlan, SdpaKernel
 from astraflow.trainer.engines.attention.varlen import VarlenKernel
@@ -52,8 +52,7 @@ def kernel_of(model: PreTrainedModel, device: torch.device) -> AttentionKernel:
     """Returns the kernel for a model on a device."""
     if device.type != "cuda":
         return SdpaKernel()
-    config = model.config.get_text_config()
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    head_size = max(head_sizes(model.config.get_text_config()))
     return VarlenKernel(cudnn_pairs=fewest_pairs(device, head_size))
 
 

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.weights import Dtype
 from astraflow.models.published import PublishedPart
 from astraflow.trainer.backends.publishing import published_shards
 from astraflow.trainer.backends.publishing.published_shards import PublishedShards
@@ -30,7 +31,7 @@ def written(box: Box, monkeypatch: pytest.MonkeyPatch) -> dict[str, LocalShard]:
     """Returns what a rank writes that holds this box of the parameter."""
     shard = LocalShard(local=WHOLE[box.slices].clone(), box=box)
     monkeypatch.setattr(published_shards, "local_shards", lambda *_, **__: {NAME: shard})
-    return PublishedShards({NAME: WHOLE}, {NAME: PARTS}).local(is_first=True)
+    return PublishedShards({NAME: WHOLE}, {NAME: PARTS}, Dtype.BFLOAT16).local(is_first=True)
 
 
 @pytest.mark.parametrize("division", BOXES)
@@ -47,14 +48,15 @@ def test_the_ranks_write_every_element_once(division: str, monkeypatch: pytest.M
 
 def test_a_whole_parameter_is_written_under_its_published_name() -> None:
     parts = {NAME: (PublishedPart(name="renamed", shape=(3, 4, 5)),)}
-    shards = PublishedShards({NAME: WHOLE, "norm": torch.ones(2)}, parts)
+    shards = PublishedShards({NAME: WHOLE, "norm": torch.ones(2)}, parts, Dtype.BFLOAT16)
 
-    assert shards.shapes == {"renamed": (3, 4, 5), "norm": (2,)}
+    assert shards.tensor_shapes == {"renamed": (Dtype.BFLOAT16, (3, 4, 5)), "norm": (Dtype.BFLOAT16, (2,))}
     assert torch.equal(shards.local(is_first=True)["renamed"].local, WHOLE)
 
 
 def test_a_part_across_experts_is_refused() -> None:
-    shards = PublishedShards({NAME: WHOLE}, {NAME: (PublishedPart(name="odd", shape=(3, 5), offset=10),)})
+    odd = PublishedPart(name="odd", shape=(3, 5), offset=10)
+    shards = PublishedShards({NAME: WHOLE}, {NAME: (odd,)}, Dtype.BFLOAT16)
 
     with raises_code(InvalidInput, "model.unsupported_weights", "odd"):
         shards.local(is_first=True)

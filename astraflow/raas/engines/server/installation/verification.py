@@ -92,13 +92,8 @@ async def _verify(environment: Environment) -> str:
 
 def _weights() -> VerifiedWeights:
     """Returns random weights of the model in bfloat16, as a node receives them."""
-    from astraflow.models.precision import bits_of
-    from astraflow.models.published import published_weights
+    from astraflow.models.published import published_tensors
 
-    model = models.build(MODEL).architecture()
-    tensors = {
-        name: (Dtype.BFLOAT16, tuple(weight.shape), bits_of(weight, Dtype.BFLOAT16))
-        for name, weight in published_weights(model).items()
-    }
+    tensors = published_tensors(models.build(MODEL).architecture(), Dtype.BFLOAT16)
     manifest, buffer = build_layout(tensors, policy=PolicyId("check"), version=Version(0))
     return VerifiedWeights(manifest=manifest, buffer=buffer)
