@@ -21,9 +21,15 @@ def load_model(folder: Path, *, attention: str) -> PreTrainedModel:
     """Loads the model in `folder` (Hugging Face format) with float32 weights. `attention`: `sdpa` or `eager`."""
     disable_progress_bar()
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        folder, dtype="float32", attn_implementation=attention, local_files_only=True
+        folder, dtype="float32", attn_implementation=requested_attention(attention), local_files_only=True
     )
     return model
+
+
+def requested_attention(attention: str) -> str | None:
+    """Returns the attention to request of transformers: None for `sdpa`, which is its default wherever a family has it;
+    families with sinks or bounded scores have only `eager`."""
+    return None if attention == "sdpa" else attention
 
 
 def named_weights(model: PreTrainedModel) -> dict[str, nn.Parameter]:

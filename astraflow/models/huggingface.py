@@ -31,7 +31,8 @@ class HuggingFaceOptions(Config):
     revision: Annotated[str, SettableBy.RECIPE] = ""
     """Commit, branch or tag on the hub; set a commit for reproducible runs."""
     attention: Annotated[Literal["sdpa", "eager"], SettableBy.AGENT] = "sdpa"
-    """Attention of transformers: torch's fused kernels, or plain matrix products (slower, for comparison)."""
+    """Attention of transformers: torch's fused kernels, where the family has them (not GPT-OSS and Gemma 2), or plain
+    matrix products (slower, for comparison)."""
     thinking: Annotated[bool | None, SettableBy.AGENT] = None
     """Whether the model thinks before it answers, for chat templates that know `enable_thinking`, as those of Qwen3 do;
     None: the template's default."""
@@ -86,9 +87,13 @@ class HuggingFaceModel:
         from transformers import AutoModelForCausalLM
         from transformers.initialization import no_init_weights
 
+        from astraflow.models.causal import requested_attention
+
         with no_init_weights():
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
-                self._config(), dtype="float32", attn_implementation=self._options.attention
+                self._config(),
+                dtype="float32",
+                attn_implementation=requested_attention(self._options.attention),
             )
         model.tie_weights()
         return model

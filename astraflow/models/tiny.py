@@ -1,4 +1,4 @@
-"""Qwen3 with a few hundred thousand parameters, dense or with experts, created from scratch: learns, on a CPU."""
+"""Models with a few hundred thousand parameters, created from scratch: they learn, on a CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -21,7 +21,7 @@ from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.folders.run_folders import HOME, home
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 _REVISION = 3
 """Increased when the code makes another model from the same options, so that outdated cached models are not used;
@@ -31,6 +31,9 @@ _REVISION = 3
 class TinyModelOptions(Config):
     """Sizes of the tiny model, and the warm start that gives it a useful initial accuracy."""
 
+    family: Literal["qwen3", "llama", "qwen35", "gpt_oss", "falcon_h1", "lfm2"] = "qwen3"
+    """Architecture: Qwen3, Llama, Qwen3.5 (every second layer has a recurrent state instead of attention), GPT-OSS
+    (experts, sinks, windows), Falcon-H1 (attention and a recurrent state in each layer), or LFM2 (convolutions)."""
     hidden_size: int = Field(default=96, ge=8)
     """Width of the hidden states; a multiple of 2 * `heads`."""
     layers: int = Field(default=2, ge=1)
@@ -42,11 +45,13 @@ class TinyModelOptions(Config):
     intermediate_size: int = Field(default=288, ge=8)
     """Width of the feed-forward layers; with experts, of each expert."""
     experts: int = Field(default=0, ge=0)
-    """Experts of each layer (mixture of experts, Qwen3-MoE); 0: dense."""
+    """Experts of each layer, for a mixture of experts of the families qwen3 and qwen35 (Qwen3-MoE, Qwen3.5-MoE), and
+    gpt_oss, which has four if not set; 0: dense."""
     experts_per_token: int = Field(default=2, ge=1)
     """Experts that compute a token."""
     window: int = Field(default=0, ge=0)
-    """Tokens, itself included, that a token attends to in every second layer, from the first; 0: all, in all layers."""
+    """Tokens, itself included, that a token attends to in every second layer, from the first, in the families qwen3 and
+    gpt_oss; 0: all, in all layers."""
     max_context_tokens: int = Field(default=512, ge=16)
     """Longest sequence. Tokens."""
     words: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
@@ -76,14 +81,18 @@ class TinyModelOptions(Config):
             )
         if len(set(self.words)) < len(self.words) or any(len(word) < 2 for word in self.words):
             raise ValueError("words must be different, of at least two characters each")
-        if self.window and self.experts:
-            raise ValueError("a Qwen3-MoE has one window for all layers; remove window or experts")
+        if self.experts and self.family not in ("qwen3", "qwen35", "gpt_oss"):
+            raise ValueError(
+                f"the family {self.family} has no experts; remove experts, or choose qwen3, qwen35 or gpt_oss"
+            )
+        if self.window and (self.family not in ("qwen3", "gpt_oss") or (self.family == "qwen3" and self.experts)):
+            raise ValueError("only a Qwen3 without experts and a GPT-OSS have windows in some layers; remove window")
         return self
 
 
 @models.register("tiny", options=TinyModelOptions)
 class TinyModel:
-    """Tiny Qwen3 that is created on demand, without a download.
+    """Tiny model that is created on demand, without a download.
 
     Cached in AstraFlow's home directory, in a folder named by the hash of its options.
     """
@@ -94,7 +103,10 @@ class TinyModel:
     @property
     def folder(self) -> Path:
         """Folder of the prepared model; it may not exist yet."""
-        text = json.dumps([_REVISION, self._options.model_dump(mode="json")], sort_keys=True)
+        values = self._options.model_dump(mode="json")
+        if self._options.family == "qwen3":  # its folders keep the names that they had before there were families
+            del values["family"]
+        text = json.dumps([_REVISION, values], sort_keys=True)
         return home() / "models" / f"tiny-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     @property
@@ -115,48 +127,16 @@ class TinyModel:
         return HuggingFaceTokenizer(core, vocab_size=char_vocab_size(words), stop_tokens=(int(core.eos_token_id),))
 
     def architecture(self) -> PreTrainedModel:
-        """Returns a Qwen3 or Qwen3-MoE with weights drawn from the seed; the global random state does not change."""
+        """Returns a model with weights drawn from the seed; the global random state does not change."""
         import torch
-        from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+        from transformers import AutoModelForCausalLM
 
-        options = self._options
-        core = char_tokenizer(options.words)
-        sizes: dict[str, Any] = {
-            "vocab_size": char_vocab_size(options.words),
-            "hidden_size": options.hidden_size,
-            "intermediate_size": options.intermediate_size,
-            "num_hidden_layers": options.layers,
-            "num_attention_heads": options.heads,
-            "num_key_value_heads": options.key_value_heads,
-            "head_dim": options.hidden_size // options.heads,
-            "max_position_embeddings": options.max_context_tokens,
-            "tie_word_embeddings": True,
-            "pad_token_id": core.pad_token_id,
-            "eos_token_id": core.eos_token_id,
-            "bos_token_id": None,
-            "initializer_range": options.initializer_std,
-        }
-        if options.window:
-            kinds = ("sliding_attention", "full_attention")
-            sizes["layer_types"] = [kinds[layer % 2] for layer in range(options.layers)]
-            sizes |= {"use_sliding_window": True, "sliding_window": options.window}
+        configuration = _configuration(self._options)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(options.seed)
-            model = (
-                Qwen3MoeForCausalLM(
-                    Qwen3MoeConfig(
-                        moe_intermediate_size=options.intermediate_size,
-                        num_experts=options.experts,
-                        num_experts_per_tok=options.experts_per_token,
-                        norm_topk_prob=True,
-                        **sizes,
-                    )
-                )
-                if options.experts
-                else Qwen3ForCausalLM(Qwen3Config(**sizes))
-            )
-        model.generation_config.eos_token_id = core.eos_token_id
-        model.generation_config.pad_token_id = core.pad_token_id
+            torch.manual_seed(self._options.seed)
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(configuration, dtype="float32")
+        model.generation_config.eos_token_id = configuration.eos_token_id
+        model.generation_config.pad_token_id = configuration.pad_token_id
         return model
 
     def prepare(self, examples: Iterator[Example] | None = None, on_progress: OnProgress | None = None) -> Path:
@@ -227,3 +207,76 @@ class TinyModel:
         finally:
             if partial is not None:
                 shutil.rmtree(partial, ignore_errors=True)
+
+
+def _configuration(options: TinyModelOptions) -> PreTrainedConfig:
+    """Returns the configuration of the options' family and sizes."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    core = char_tokenizer(options.words)
+    kind, values = _family_values(options)
+    create: Any = CONFIG_MAPPING[kind]
+    configuration: PreTrainedConfig = create(
+        vocab_size=char_vocab_size(options.words),
+        hidden_size=options.hidden_size,
+        intermediate_size=options.intermediate_size,
+        num_hidden_layers=options.layers,
+        num_attention_heads=options.heads,
+        num_key_value_heads=options.key_value_heads,
+        head_dim=options.hidden_size // options.heads,
+        max_position_embeddings=options.max_context_tokens,
+        tie_word_embeddings=True,
+        pad_token_id=core.pad_token_id,
+        eos_token_id=core.eos_token_id,
+        bos_token_id=None,
+        initializer_range=options.initializer_std,
+        **values,
+    )
+    return configuration
+
+
+def _family_values(options: TinyModelOptions) -> tuple[str, dict[str, Any]]:
+    """Returns the `model_type` of a family in transformers, and the values that only it has."""
+    head = options.hidden_size // options.heads
+    windows = {"layer_types": _alternating(options, "sliding_attention"), "sliding_window": options.window}
+    experts = {"num_experts_per_tok": options.experts_per_token, "moe_intermediate_size": options.intermediate_size}
+    match options.family:
+        case "qwen3" if options.experts:
+            return "qwen3_moe", {"num_experts": options.experts, "norm_topk_prob": True, **experts}
+        case "qwen3":
+            return "qwen3", {"use_sliding_window": True, **windows} if options.window else {}
+        case "llama":
+            return "llama", {}
+        case "qwen35":
+            state = {
+                "layer_types": _alternating(options, "linear_attention"),
+                "linear_key_head_dim": head,
+                "linear_value_head_dim": head,
+                "linear_num_key_heads": options.key_value_heads,
+                "linear_num_value_heads": options.heads,
+            }
+            shared = {"num_experts": options.experts, "shared_expert_intermediate_size": options.intermediate_size}
+            return ("qwen3_5_moe_text", state | shared | experts) if options.experts else ("qwen3_5_text", state)
+        case "gpt_oss":
+            full = {"layer_types": ["full_attention"] * options.layers}
+            chosen = {"num_local_experts": options.experts or 4, "num_experts_per_tok": options.experts_per_token}
+            return "gpt_oss", {**chosen, **_PLAIN_POSITIONS, **(windows if options.window else full)}
+        case "falcon_h1":
+            return "falcon_h1", {
+                "mamba_d_ssm": 2 * options.hidden_size,
+                "mamba_n_heads": 2 * options.heads,
+                "mamba_d_head": head,
+                "mamba_d_state": head,
+                "mamba_chunk_size": 32,
+            }
+        case "lfm2":
+            return "lfm2", {"layer_types": _alternating(options, "conv"), "block_auto_adjust_ff_dim": False}
+
+
+_PLAIN_POSITIONS = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
+"""Positions without the factors for long sequences that a configuration has by default."""
+
+
+def _alternating(options: TinyModelOptions, kind: str) -> list[str]:
+    """Returns the types of the layers: `kind` in every second one, from the first, and full attention in the others."""
+    return [(kind, "full_attention")[layer % 2] for layer in range(options.layers)]

@@ -193,3 +193,42 @@ def test_a_warm_start_imitates_the_marked_tokens_of_episodes(own_home: Path) -> 
     with torch.no_grad():
         likely = model(torch.from_numpy(tokens[None].astype("int64"))).logits[0].argmax(-1)
     assert likely[[0, 2]].tolist() == tokens[[1, 3]].tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "model_type"),
+    [
+        ({}, "qwen3"),
+        ({"experts": 4}, "qwen3_moe"),
+        ({"family": "llama"}, "llama"),
+        ({"family": "qwen35"}, "qwen3_5_text"),
+        ({"family": "qwen35", "experts": 4}, "qwen3_5_moe_text"),
+        ({"family": "gpt_oss"}, "gpt_oss"),
+        ({"family": "gpt_oss", "window": 8}, "gpt_oss"),
+        ({"family": "falcon_h1"}, "falcon_h1"),
+        ({"family": "lfm2"}, "lfm2"),
+    ],
+)
+def test_each_family_is_saved_and_loaded_unchanged(options: dict[str, object], model_type: str, own_home: Path) -> None:
+    source = models.build({**SMALL, **options})
+    model = source.architecture()
+    ids = torch.arange(12)[None]
+
+    loaded = source.load(source.prepare())
+
+    assert model.config.model_type == model_type
+    assert sum(parameter.numel() for parameter in model.parameters()) < 400_000
+    with torch.no_grad():
+        assert torch.equal(loaded(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
+
+
+@pytest.mark.parametrize(
+    "options", [{"family": "llama", "experts": 4}, {"family": "qwen35", "window": 8}, {"experts": 4, "window": 8}]
+)
+def test_a_family_refuses_parts_that_it_does_not_have(options: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput):
+        models.build({"kind": "tiny", **options})
+
+
+def test_folders_of_models_from_before_there_were_families_keep_their_names() -> None:
+    assert TinyModel(TinyModelOptions()).folder.name == "tiny-eed7b5be21584823"
