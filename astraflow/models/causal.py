@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.models.output_head import HeadForm, has_known_head
 
-_HEAD_TOLERANCE = 1e-3
 _SLIDING = "sliding_attention"
 """Type of the layers with a window, in configurations of transformers."""
 
@@ -114,8 +114,7 @@ def logits_at(model: PreTrainedModel, hidden: Tensor, positions: Tensor) -> Tens
     Other positions cost nothing: most tokens are prompts, and the head is most of the arithmetic of a small model.
     """
     head = model.get_output_embeddings()
-    logits: Tensor = head(hidden.flatten(0, 1).index_select(0, positions))
-    return logits.float()
+    return HeadForm.of(model.config).logits(head(hidden.flatten(0, 1).index_select(0, positions)))
 
 
 def cast(model: PreTrainedModel, *, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
@@ -131,33 +130,26 @@ def cast(model: PreTrainedModel, *, device: torch.device, dtype: torch.dtype) ->
 
 
 def check_supported(model: PreTrainedModel) -> None:
-    """Checks that the attention of a model is full, or full in a window, and that its logits are `head(hidden)`.
+    """Checks that the attention of a model is full, or full in a window, and that `logits_at` are its logits.
 
-    Raises: InvalidInput.
-
-    Trainer and engine would silently compute wrong values for other models. Runs one forward pass over three tokens.
+    Raises: InvalidInput. An engine would silently compute wrong values for other models.
     """
     kind = type(model).__name__
-    if partial := _partial_layers(model):
+    if partial := partial_layers(model):
         raise InvalidInput(
-            f"cannot run a {kind} in the local engine and trainer: it has layers of type {', '.join(partial)}, and "
-            "both compute only full attention and sliding windows; use a model whose layers are of these types",
+            f"cannot run a {kind}: it has layers of type {', '.join(partial)}, and this engine computes only full "
+            "attention and sliding windows; use a model whose layers are of these types, or another engine",
             code="model.unsupported_attention",
         )
-    ids = torch.tensor([[0, 1, 2]], device=model.device)
-    with torch.no_grad():  # inference mode would spoil the weights that FSDP gathers in it
-        expected = model(input_ids=ids, use_cache=False).logits[0].float()
-        computed = logits_at(model, hidden_states(model, ids), torch.arange(3, device=model.device))
-    gap = float((expected - computed).abs().max())
-    if not gap <= _HEAD_TOLERANCE * max(1.0, float(expected.abs().max())):
+    if not has_known_head(model, model.device):
         raise InvalidInput(
-            f"cannot run a {kind} in the local engine and trainer: its logits are not one linear layer of its last "
-            f"hidden state (they differ by {gap:.3g}); use a model with a plain linear head",
+            f"cannot run a {kind}: its logits are not a linear layer of its last hidden state, scaled and bounded as "
+            "its configuration states; use a model with such a head, or another engine",
             code="model.unsupported_head",
         )
 
 
-def _partial_layers(model: PreTrainedModel) -> list[str]:
+def partial_layers(model: PreTrainedModel) -> list[str]:
     """Returns the types of a model's layers that are neither full attention nor a sliding window, as its configuration
     names them. A short sequence would not show all of them."""
     types = set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - {"full_attention", _SLIDING}

@@ -23,7 +23,9 @@ from transformers import (
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.causal import attention_window, check_supported, hidden_states
-from astraflow.trainer.engines.scoring import PackScorer
+from astraflow.trainer.engines.base import Batching
+from astraflow.trainer.engines.scoring.choice import choose_batching
+from astraflow.trainer.engines.scoring.scorer import Scorer
 from tests.errors import raises_code
 
 SIZES: dict[str, Any] = {
@@ -87,7 +89,8 @@ def test_windows_are_computed_in_packs_and_with_a_cache(kind: str) -> None:
     model = WINDOWED[kind]().eval()
     check_supported(model)
     assert attention_window(model) == 512
-    PackScorer(WINDOWED[kind](), torch.device("cpu")).check()
+    choice = choose_batching(Scorer(WINDOWED[kind](), torch.device("cpu")), setting="")
+    assert choice.batching is Batching.PACKED
     holders: list[Any] = [model.config, *model.modules()]
     for holder in holders:
         if getattr(holder, "sliding_window", None) == 512:
@@ -108,12 +111,13 @@ def test_windows_are_computed_in_packs_and_with_a_cache(kind: str) -> None:
     assert not torch.allclose(states, full, atol=1e-5)
 
 
-def test_a_window_that_the_plan_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_with_a_window_that_the_plan_does_not_have_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = WINDOWED["qwen2"]()
     for layer in model.model.layers:
         monkeypatch.setattr(layer.self_attn, "sliding_window", 9)
-    with raises_code(InvalidInput, "model.unsupported_attention"):
-        PackScorer(model, torch.device("cpu")).check()
+    choice = choose_batching(Scorer(model, torch.device("cpu")), setting="")
+    assert choice.batching is Batching.ROWS
+    assert "window" in choice.rejected[Batching.PACKED]
 
 
 def test_a_window_that_is_not_used_is_no_obstacle() -> None:

@@ -20,7 +20,7 @@ from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import named_weights
 from astraflow.trainer.engines.adapters import Adapters, LoraOptions, trained_weights
-from astraflow.trainer.engines.base import ModelRole, UpdateResult
+from astraflow.trainer.engines.base import Batching, ModelRole, UpdateResult
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.spec import EngineSpec
@@ -166,6 +166,7 @@ def sequential_step(case: Case, *, data_ranks: int) -> Step:
         data_ranks=data_ranks,
         micro_batch_tokens=case.micro_batch_tokens,
         cost=ForwardCost.of_model(tiny_model(is_tied=case.is_tied, experts=case.experts, window=case.window)),
+        batching=case.engine_options.get("batching", Batching.PACKED),
     )
     shares = planner.plan(case.batch).shares
     results = [_share_step(case, share) for share in shares]

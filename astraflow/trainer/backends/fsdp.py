@@ -79,6 +79,7 @@ class FsdpBackend:
             data_ranks=self._rank.engine.layout.data_ranks,
             micro_batch_tokens=options.micro_batch_tokens,
             cost=self._rank.cost,
+            batching=self._rank.engine.batching,
             teacher=TeacherEndpoint.of(self._algorithm, vocabulary=self._rank.config.vocab_size),
         )
         self._peak_flops = options.peak_flops or peak_flops(device)

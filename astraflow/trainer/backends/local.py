@@ -40,6 +40,7 @@ from astraflow.trainer.backends.state import sharded as sharded_state
 from astraflow.trainer.backends.state.adapters import adapter_files, check_adapters, frozen_base
 from astraflow.trainer.backends.state.files import STATE, CapturedFiles, HostTensors, StepState
 from astraflow.trainer.engines.adapters import Adapters, LoraOptions
+from astraflow.trainer.engines.base import Batching
 from astraflow.trainer.engines.float8 import check_float8
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
@@ -77,6 +78,11 @@ class LocalOptions(OptimizerOptions):
     micro_batch_tokens: int = Field(default=16_384, ge=1)
     """Tokens of one forward and backward pass; a single longer row is a pass of its own. Bounds memory, does not change
     results."""
+    batching: Annotated[Literal["auto", "packed", "tree", "rows"], SettableBy.AGENT] = "auto"
+    """How the passes of trajectories are computed. `packed`: flat, without padding, by attention over segments; models
+    with attention alone. `tree`: a shared prompt once, whose state its answers continue. `rows`: whole rows padded at
+    the right, which is exact for every causal model. `auto`: the first of these that the check at the start finds
+    exact."""
     recompute: Annotated[Literal["none", "selective", "full"], SettableBy.AGENT] = "none"
     """Activations that the backward pass computes again instead of keeping them. `selective`: norms and activation
     functions, which compiled blocks do without this option; `full`: everything but the input of each block, which costs
@@ -137,6 +143,7 @@ class LocalBackend:
             data_ranks=1,
             micro_batch_tokens=options.micro_batch_tokens,
             cost=ForwardCost.of_model(loaded),
+            batching=self._engine.batching,
             teacher=TeacherEndpoint.of(self._algorithm, vocabulary=loaded.config.get_text_config().vocab_size),
         )
         self._runner = StepRunner(self._engine, self._algorithm)
@@ -269,6 +276,7 @@ def engine_spec(
         needs_reference=Pass.REFERENCE in losses.build(algorithm.loss).needs,
         critic=critic_options(options, algorithm.critic),
         adapters=adapters,
+        batching=None if options.batching == "auto" else Batching(options.batching),
         recompute=options.recompute,
         compile_blocks=options.compile_blocks,
         float8=options.float8,

@@ -10,7 +10,7 @@ from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.fsdp import FsdpBackend
 from astraflow.trainer.backends.rank_trainer import FsdpOptions
 
-_UNSUPPORTED = ("sequence_ranks", "recompute", "compile_blocks", "float8", "lora")
+_UNSUPPORTED = ("sequence_ranks", "batching", "recompute", "compile_blocks", "float8", "lora")
 
 
 class TitanOptions(FsdpOptions):

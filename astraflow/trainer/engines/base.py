@@ -27,6 +27,23 @@ class ModelRole(Enum):
     """Model of the policy's architecture that predicts returns. Trained together with the policy."""
 
 
+class Batching(Enum):
+    """How the forward pass of a pack is computed. All are exact; they differ in cost, and in the models that allow
+    them."""
+
+    PACKED = "packed"
+    """Flat, without padding, by attention kernels that keep segments apart. Models with attention alone."""
+    TREE = "tree"
+    """A segment continues the state of its prefix; members of a group are padded at the right. Models with a cache."""
+    ROWS = "rows"
+    """Every trajectory whole, padded at the right. Every causal model."""
+
+    @property
+    def shares_prompts(self) -> bool:
+        """True if a prompt that a group shares is computed once."""
+        return self is not Batching.ROWS
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Place of a rank in its group. Ranks of one sequence group get the same packs, and split each pack's tokens."""
@@ -101,6 +118,10 @@ class Engine(Protocol):
     @property
     def device(self) -> torch.device:
         """Device on which scores are."""
+
+    @property
+    def batching(self) -> Batching:
+        """Batching of the policy, which decides how packs are planned. Every batching computes every pack."""
 
     def score(self, pack: Pack, *, role: ModelRole = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
         """Computes the scores of the pack's trained tokens without gradient, in evaluation mode.

@@ -18,9 +18,11 @@ from astraflow.models.causal import compute_routers_in_float32, named_weights
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.stored import StoredModel, set_values
 from astraflow.trainer.engines.adapters import base_name, computing_as, published_buffers, trained_weights
-from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
+from astraflow.trainer.engines.base import Batching, Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.mesh import GroupRanks, RankMesh
-from astraflow.trainer.engines.scoring import PackScorer, apply_options
+from astraflow.trainer.engines.scoring.choice import BatchingChoice, choose_batching, choose_demanded
+from astraflow.trainer.engines.scoring.options import apply_options
+from astraflow.trainer.engines.scoring.scorer import Scorer
 from astraflow.trainer.engines.sequence import SequenceScorer
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.engines.values import build_optimizers, joined_states, restore_optimizers, value_scorer
@@ -69,9 +71,16 @@ class FsdpEngine:
         scorers = {**trained, **frozen}
         sources = {ModelRole.TEACHER: teacher or stored}
         roots = {role: self._sharded(scorer, sources.get(role, stored).read, role) for role, scorer in scorers.items()}
-        for role, root in roots.items():  # in the same order on every rank, since a check gathers weights
-            if role in (ModelRole.POLICY, ModelRole.TEACHER):
-                self._check(root, scorers[role])
+        choices = {  # in the same order on every rank, since a check gathers weights
+            role: self._chosen(root, scorers[role], spec.batching if role is ModelRole.POLICY else None)
+            for role, root in roots.items()
+            if role in (ModelRole.POLICY, ModelRole.TEACHER)
+        }
+        self.choice = choices[ModelRole.POLICY]
+        """Batching of the policy, and why."""
+        for role, root in roots.items():
+            if role not in choices and isinstance(root, _Root):
+                root.follow(policy)
         apply_options(scorers, trained, spec)
         self._trained = {role: roots[role] for role in trained}
         self._frozen = {role: roots[role] for role in frozen}
@@ -105,7 +114,7 @@ class FsdpEngine:
 
     def _scorer(self, stored: StoredModel) -> Any:
         """Returns what computes scores with a model that is not sharded yet."""
-        scorer = PackScorer(stored.model, self._spec.device)
+        scorer = Scorer(stored.model, self._spec.device)
         compute_routers_in_float32(stored.model)
         return scorer
 
@@ -120,9 +129,10 @@ class FsdpEngine:
             is_critic=role is ModelRole.CRITIC,
         )
 
-    def _check(self, root: Any, scorer: Any) -> None:
-        """Checks the sharded model of a scorer. Collective. Raises: InvalidInput."""
-        root.check(scorer)
+    def _chosen(self, root: Any, scorer: Any, demanded: Batching | None) -> BatchingChoice:
+        """Chooses the batching of a scorer whose model has been sharded. Collective. Raises: InvalidInput."""
+        choice: BatchingChoice = root.chosen(scorer, demanded)
+        return choice
 
     def _trained_weights(self, model: PreTrainedModel) -> Mapping[str, nn.Parameter]:
         """Returns the parameters that are trained, by published name."""
@@ -147,6 +157,11 @@ class FsdpEngine:
     def device(self) -> torch.device:
         """Device on which scores are."""
         return self._spec.device
+
+    @property
+    def batching(self) -> Batching:
+        """Batching of the policy."""
+        return self.choice.batching
 
     @torch.no_grad()
     def score(self, pack: Pack, *, role: ModelRole = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
@@ -217,7 +232,7 @@ class _Root(nn.Module):
     """Root of the sharded modules. Its forward uses all weights, so those outside the blocks, tied or not, are gathered
     and freed together. It returns a tuple: FSDP looks for tensors with gradient in the results."""
 
-    def __init__(self, scorer: PackScorer | SequenceScorer) -> None:
+    def __init__(self, scorer: Scorer | SequenceScorer) -> None:
         super().__init__()
         self.scorer = scorer
 
@@ -237,14 +252,25 @@ class _Root(nn.Module):
         return TokenScores(**dict(zip(_SCORES, self(parts), strict=False)))
 
     @torch.no_grad()
-    def check(self, whole: PackScorer) -> None:
-        """Checks the model that has been sharded. Collective. Raises: InvalidInput."""
-        self(whole.check)
+    def chosen(self, whole: Scorer, demanded: Batching | None) -> BatchingChoice:
+        """Chooses the batching of a scorer. Collective. Raises: InvalidInput."""
+        if isinstance(self.scorer, SequenceScorer):
+            setting = f"sequence_ranks = {self.scorer.ranks}"
+            choice: BatchingChoice = self(lambda: choose_batching(whole, (Batching.PACKED,), setting=setting))
+            self.scorer.attach()
+        else:
+            choice = self(lambda: choose_demanded(whole, demanded))
         reshard(self)
+        return choice
+
+    def follow(self, policy: Scorer) -> None:
+        """Computes in the batching of the policy."""
+        if isinstance(self.scorer, Scorer):
+            self.scorer.follow(policy)
 
 
 def _sharded(
-    whole: PackScorer,
+    whole: Scorer,
     read: Callable[[str], Tensor] | None,
     sharding: Sharding,
     *,

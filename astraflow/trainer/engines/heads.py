@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from astraflow.models.output_head import HeadForm
 from astraflow.trainer.engines.phase_timer import timed
 
 Parameters = ParamSpec("Parameters")
@@ -26,6 +27,7 @@ _COMPILED_CHUNK_BYTES = 2 << 30
 _KEPT_SHARE = 1 / 30
 """Share of a GPU's memory up to which the logits of all tokens are kept for the backward pass; more are computed again.
 On a CPU it is one chunk."""
+_PLAIN = HeadForm()
 _ALIGNMENT = 256
 """Chunks of more tokens than this have a multiple of it, for which matrix products on a GPU are fastest."""
 
@@ -36,6 +38,7 @@ def target_scores(
     targets: Tensor,
     *,
     bias: Tensor | None = None,
+    form: HeadForm = _PLAIN,
     temperature: float = 1.0,
     chunk_bytes: int | None = None,
     is_compiled: bool = False,
@@ -43,9 +46,9 @@ def target_scores(
     """Returns the targets' logprobs and the distributions' entropies in nats, float32 `[tokens]`, with gradient.
 
     hidden: `[tokens, hidden size]`; weight: `[vocabulary, hidden size]`, bias: `[vocabulary]` of the linear head;
-    targets: int64 `[tokens]`. The logits are divided by `temperature`. chunk_bytes: size of the logits that exist at
-    once, and that are kept for the backward pass; by default by device. is_compiled: everything but the matrix products
-    is compiled, so that no logits are stored in float32.
+    targets: int64 `[tokens]`. form: what the head does to its products; the logits are then divided by `temperature`.
+    chunk_bytes: size of the logits that exist at once, and that are kept for the backward pass; by default by device.
+    is_compiled: everything but the matrix products is compiled, so that no logits are stored in float32.
     """
     limit, kept_bytes = (chunk_bytes, chunk_bytes) if chunk_bytes else _limits(hidden.device, is_compiled=is_compiled)
     kept_bytes = kept_bytes if torch.is_grad_enabled() else 0
@@ -53,7 +56,7 @@ def target_scores(
     if chunk_tokens > _ALIGNMENT:
         chunk_tokens -= chunk_tokens % _ALIGNMENT
     scores: tuple[Tensor, Tensor] = _TargetScores.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, bias, targets, temperature, chunk_tokens, kept_bytes, is_compiled
+        hidden, weight, bias, targets, form, temperature, chunk_tokens, kept_bytes, is_compiled
     )
     return scores
 
@@ -77,6 +80,7 @@ class _TargetScores(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
+        form: HeadForm,
         temperature: float,
         chunk_tokens: int,
         kept_bytes: int,
@@ -84,40 +88,43 @@ class _TargetScores(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         statistics = _compiled(_statistics) if is_compiled else _statistics
         normalizers, logprobs, entropies = hidden.new_empty((3, len(hidden)), dtype=torch.float32)
-        keeps_logits = len(hidden) * weight.shape[0] * weight.element_size() <= kept_bytes
-        kept_logits: list[Tensor] = []
+        keeps_products = len(hidden) * weight.shape[0] * weight.element_size() <= kept_bytes
+        kept: list[Tensor] = []
         for chunk in _chunks(len(hidden), chunk_tokens):
-            logits = torch.nn.functional.linear(hidden[chunk], weight, bias)
-            normalizers[chunk], logprobs[chunk], entropies[chunk] = statistics(logits, targets[chunk], temperature)
-            if keeps_logits:
-                kept_logits.append(logits)
-            del logits
-        ctx.save_for_backward(hidden, weight, bias, targets, normalizers, entropies, *kept_logits)
-        ctx.temperature, ctx.chunk_tokens, ctx.is_compiled = temperature, chunk_tokens, is_compiled
+            products = torch.nn.functional.linear(hidden[chunk], weight, bias)
+            normalizers[chunk], logprobs[chunk], entropies[chunk] = statistics(
+                products, targets[chunk], form, temperature
+            )
+            if keeps_products:
+                kept.append(products)
+            del products
+        ctx.save_for_backward(hidden, weight, bias, targets, normalizers, entropies, *kept)
+        ctx.form, ctx.temperature, ctx.chunk_tokens, ctx.is_compiled = form, temperature, chunk_tokens, is_compiled
         return logprobs, entropies
 
     @staticmethod
     @timed("head_s")
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, normalizers, entropies, *kept_logits = ctx.saved_tensors
-        logits_gradient = _compiled(_logits_gradient) if ctx.is_compiled else _logits_gradient
+        hidden, weight, bias, targets, normalizers, entropies, *kept = ctx.saved_tensors
+        products_gradient = _compiled(_products_gradient) if ctx.is_compiled else _products_gradient
         grad_logprobs, grad_entropies = grads
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         grad_hidden = torch.zeros_like(hidden) if needs_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_bias else None
         for number, chunk in enumerate(_chunks(len(hidden), ctx.chunk_tokens)):
-            logits = kept_logits[number] if kept_logits else torch.nn.functional.linear(hidden[chunk], weight, bias)
-            gradient = logits_gradient(
-                logits,
+            products = kept[number] if kept else torch.nn.functional.linear(hidden[chunk], weight, bias)
+            gradient = products_gradient(
+                products,
                 targets[chunk],
                 normalizers[chunk],
                 entropies[chunk],
                 grad_logprobs[chunk],
                 grad_entropies[chunk],
+                ctx.form,
                 ctx.temperature,
             )
-            del logits
+            del products
             if grad_hidden is not None:
                 torch.mm(gradient, weight, out=grad_hidden[chunk])
             if grad_weight is not None:
@@ -129,45 +136,48 @@ class _TargetScores(torch.autograd.Function):
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight.dtype),
             None if grad_bias is None else grad_bias.to(bias.dtype),
-            *(None,) * 5,
+            *(None,) * 6,
         )
 
 
-def _statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+def _statistics(products: Tensor, targets: Tensor, form: HeadForm, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     """Returns logarithms of the sums of exponentials, logprobs of the targets, and entropies, `[tokens]`."""
-    scaled = _scaled(logits, temperature)
+    scaled = _divided(form.logits(products), temperature)
     normalizers = scaled.logsumexp(-1)
     logs = scaled - normalizers[:, None]
     return normalizers, logs.gather(-1, targets[:, None])[:, 0], -logs.exp().mul_(logs).sum(-1)
 
 
-def _logits_gradient(
-    logits: Tensor,
+def _products_gradient(
+    products: Tensor,
     targets: Tensor,
     normalizers: Tensor,
     entropies: Tensor,
     grad_logprobs: Tensor,
     grad_entropies: Tensor,
+    form: HeadForm,
     temperature: float,
 ) -> Tensor:
-    """Returns the gradient of the logits, in their element type."""
-    logs = _scaled(logits, temperature) - normalizers[:, None]
+    """Returns the gradient of the linear layer's products, in their element type."""
+    logs = _divided(form.logits(products), temperature) - normalizers[:, None]
     # -p * (g_logprob + g_entropy * (log p + H)), then + g_logprob at the target
     factor = (grad_logprobs + grad_entropies * entropies)[:, None] / -temperature
     gradient = logs.exp()
     gradient *= torch.addcmul(factor, logs, grad_entropies[:, None], value=-1 / temperature)
     at_target = grad_logprobs[:, None] / temperature
     if torch.compiler.is_compiling():  # becomes part of the one pass over the logits, which a scatter does not
-        is_target = targets[:, None] == torch.arange(logits.shape[1], device=logits.device)
+        is_target = targets[:, None] == torch.arange(products.shape[1], device=products.device)
         gradient = torch.where(is_target, gradient + at_target, gradient)
     else:
         gradient.scatter_add_(-1, targets[:, None], at_target)
-    return gradient.to(logits.dtype)
+    if form != _PLAIN:
+        gradient *= form.slopes(form.logits(products))
+    return gradient.to(products.dtype)
 
 
-def _scaled(logits: Tensor, temperature: float) -> Tensor:
-    """Returns the logits in float32, divided by the temperature."""
-    return logits.float() if temperature == 1 else logits.float() / temperature
+def _divided(logits: Tensor, temperature: float) -> Tensor:
+    """Returns the logits divided by the temperature."""
+    return logits if temperature == 1 else logits / temperature
 
 
 @functools.cache

@@ -11,8 +11,10 @@ from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.trainer.engines.adapters import computing_as, published_buffers, trained_weights
-from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
-from astraflow.trainer.engines.scoring import PackScorer, apply_options
+from astraflow.trainer.engines.base import Batching, Layout, ModelRole, Pack, UpdateResult
+from astraflow.trainer.engines.scoring.choice import choose_demanded
+from astraflow.trainer.engines.scoring.options import apply_options
+from astraflow.trainer.engines.scoring.scorer import Scorer
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.engines.values import build_optimizers, joined_states, restore_optimizers, value_scorer
 
@@ -23,11 +25,12 @@ class LocalEngine:
     def __init__(self, model: PreTrainedModel, spec: EngineSpec, *, teacher: PreTrainedModel | None = None) -> None:
         """model: on the device of `spec`, in the element type to compute in, as is the teacher.
 
-        Raises: InvalidInput when the model cannot be computed in packs.
+        Raises: InvalidInput when the model cannot be computed in packs of trajectories.
         """
         self._spec = spec
-        policy = PackScorer(model, spec.device)
-        policy.check()
+        policy = Scorer(model, spec.device)
+        self.choice = choose_demanded(policy, spec.batching)
+        """Batching of the policy, and why."""
         self._scorers = {ModelRole.POLICY: policy}
         if spec.critic is not None:  # copied before the weights are rounded for publishing
             self._scorers[ModelRole.CRITIC] = value_scorer(policy, spec.device)
@@ -39,8 +42,8 @@ class LocalEngine:
             is_whole = spec.adapters is None
             self._scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False) if is_whole else policy
         if teacher is not None:
-            self._scorers[ModelRole.TEACHER] = PackScorer(teacher, spec.device).requires_grad_(False)
-            self._scorers[ModelRole.TEACHER].check()
+            self._scorers[ModelRole.TEACHER] = Scorer(teacher, spec.device).requires_grad_(False)
+            choose_demanded(self._scorers[ModelRole.TEACHER], None)
         apply_options(self._scorers, self._optimizers, spec)
 
     @property
@@ -57,6 +60,11 @@ class LocalEngine:
     def device(self) -> torch.device:
         """Device on which scores are."""
         return self._spec.device
+
+    @property
+    def batching(self) -> Batching:
+        """Batching of the policy."""
+        return self.choice.batching
 
     @torch.no_grad()
     def score(self, pack: Pack, *, role: ModelRole = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:

@@ -19,7 +19,8 @@ from astraflow.contract.errors import InternalError, InvalidInput
 from astraflow.trainer.engines.attention.attention import PackAttention, Plans, packed_attention, plan_of_layer
 from astraflow.trainer.engines.attention.kernels import AttentionPlan
 from astraflow.trainer.engines.base import Pack, Segment
-from astraflow.trainer.engines.scoring import PackInputs, PackScorer
+from astraflow.trainer.engines.scoring.base import PackInputs
+from astraflow.trainer.engines.scoring.scorer import Scorer
 
 _IMPLEMENTATION = "astraflow_sequence"
 
@@ -47,20 +48,31 @@ class SliceInputs(PackInputs):
 class SequenceScorer(nn.Module):
     """Computes scores of packs together with the other ranks of a sequence group, which get the same packs."""
 
-    def __init__(self, scorer: PackScorer, device: torch.device, group: SequenceGroup) -> None:
+    def __init__(self, scorer: Scorer, device: torch.device, group: SequenceGroup) -> None:
         """scorer: of whole packs; its model then only computes slices.
 
-        Raises: InvalidInput when the heads cannot be divided over the group.
+        Raises: InvalidInput when the model cannot be computed in packs, or its heads not be divided over the group.
         """
         super().__init__()
+        if obstacle := scorer.obstacle():
+            raise InvalidInput(
+                f"cannot train a {type(scorer.model).__name__} with sequence_ranks = {group.ranks}: {obstacle}, and "
+                "only attention alone is divided over sequence ranks; set sequence_ranks = 1",
+                code="trainer.batching_not_exact",
+            )
         config = scorer.model.config.get_text_config()
         _check_heads(config.num_attention_heads, config.num_key_value_heads, group.ranks)
         self._attention = PackAttention(scorer.model, device)
-        AttentionInterface.register(_IMPLEMENTATION, _layer_attention)
-        scorer.model.set_attn_implementation(_IMPLEMENTATION)
         self.scorer = scorer
         self._device = device
         self._group = group
+        self.ranks = group.ranks
+        """Ranks of the group. Count."""
+        self.attach()
+
+    def attach(self) -> None:
+        """Makes the model compute slices."""
+        self.scorer.model.set_attn_implementation(_IMPLEMENTATION)
 
     def inputs(self, pack: Pack) -> SliceInputs:
         """Returns this rank's slice of the pack, which is padded at its end to a multiple of the ranks."""
@@ -71,16 +83,19 @@ class SequenceScorer(nn.Module):
         padded = (Segment(begin=width, end=width + padding),) if padding else ()
         plans = self._attention.arguments((*pack.segments, *padded))["attention_plans"]
         own_tokens = ((pack.predictors >= begin) & (pack.predictors < begin + part)).nonzero()[:, 0]
+        positions = pad(pack.positions, (0, padding))[None, begin : begin + part]
         tensors = {
-            "input_ids": pad(pack.input_ids, (0, padding))[begin : begin + part],
-            "positions": pad(pack.positions, (0, padding))[begin : begin + part],
+            "input_ids": pad(pack.input_ids, (0, padding))[None, begin : begin + part],
             "predictors": pack.predictors[own_tokens] - begin,
             "targets": pack.targets[own_tokens],
             "own_tokens": own_tokens,
         }
         return SliceInputs(
             **{name: _uploaded(value, self._device) for name, value in tensors.items()},
-            attention={"sequence_plans": (plans, self._group)},
+            arguments={
+                "position_ids": _uploaded(positions, self._device),
+                "sequence_plans": (plans, self._group),
+            },
             tokens=len(pack.targets),
         )
 
@@ -118,6 +133,9 @@ def _layer_attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     flat = [part[0].transpose(0, 1) for part in (query, key, value)]
     return _sequence_attention(plan, *flat, scale=scale, group=group)[None], None
+
+
+AttentionInterface.register(_IMPLEMENTATION, _layer_attention)
 
 
 def _check_heads(query_heads: int, key_heads: int, ranks: int) -> None:

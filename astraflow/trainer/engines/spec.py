@@ -8,6 +8,7 @@ import torch
 from astraflow.contract.weights import Dtype
 from astraflow.models.published import PublishedParts
 from astraflow.trainer.engines.adapters import Adapters
+from astraflow.trainer.engines.base import Batching
 from astraflow.trainer.engines.optimizers import OptimizerOptions
 
 
@@ -29,6 +30,8 @@ class EngineSpec:
     """Options of the critic's optimizer; None without a critic."""
     adapters: Adapters | None = None
     """Adapters of the model; they are then all that is trained, and the reference is the model without them."""
+    batching: Batching | None = None
+    """Batching of the policy; None: the fastest that is exact."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations that the backward pass computes again instead of keeping them."""
     compile_blocks: bool = False

@@ -18,13 +18,21 @@ from astraflow.models.stored import StoredModel
 from astraflow.models.titan import hugging_face_names, titan_model, torchtitan, unsupported_by_titan
 from astraflow.trainer.engines.attention.attention import kernel_of, packed_attention
 from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
-from astraflow.trainer.engines.base import ModelRole, Pack
+from astraflow.trainer.engines.base import Batching, ModelRole, Pack
 from astraflow.trainer.engines.fsdp import FsdpEngine, Sharding, sum_gradients
 from astraflow.trainer.engines.heads import target_scores
+from astraflow.trainer.engines.scoring.choice import BatchingChoice
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.packing import pack_sequences
 
-_UNSUPPORTED = {"adapters": None, "compile_blocks": False, "critic": None, "float8": False, "recompute": "none"}
+_UNSUPPORTED = {
+    "adapters": None,
+    "batching": None,
+    "compile_blocks": False,
+    "critic": None,
+    "float8": False,
+    "recompute": "none",
+}
 """Fields of `EngineSpec` that this engine does not have, with the values that do not use them."""
 
 _TOLERANCE = 1e-3
@@ -71,8 +79,9 @@ class TitanEngine(FsdpEngine):
         sum_gradients(scorer)
         return scorer
 
-    def _check(self, root: Any, scorer: Any) -> None:
-        """Does nothing: the model was checked when it was built."""
+    def _chosen(self, root: Any, scorer: Any, demanded: Batching | None) -> BatchingChoice:
+        """Returns the only batching; the model was checked when it was built."""
+        return BatchingChoice(batching=Batching.PACKED, largest_difference=scorer.largest_difference)
 
     def _trained_weights(self, model: PreTrainedModel) -> Mapping[str, nn.Parameter]:
         own = self._trained[ModelRole.POLICY]
@@ -89,7 +98,7 @@ def scoring_model(source: PreTrainedModel, device: torch.device) -> Any:
     model.scores, model.lm_head.forward = scorer.scores, scorer.target_scores
     for layer in model.layers.values():
         layer.attention.inner_attention = _PackAttention()
-    scorer.check(source)
+    model.largest_difference = scorer.difference(source)
     if device.type == "cuda":
         scorer.device, scorer.kernel = device, kernel_of(source, device)
     return model
@@ -127,8 +136,9 @@ class _Scorer:
         return logprobs.clone(), entropy.clone()  # views would lose FSDP's hook at an operation in place
 
     @torch.no_grad()
-    def check(self, source: PreTrainedModel) -> None:
-        """Checks that the model computes what transformers' computes. Raises: InvalidInput."""
+    def difference(self, source: PreTrainedModel) -> float:
+        """Returns how much logprobs differ from those of transformers' model, in nats. Raises: InvalidInput when they
+        are not equal."""
         ids = torch.tensor(_CHECKED)
         expected = source(input_ids=ids[None], use_cache=False).logits[0, :-1].log_softmax(-1)
         expected = expected.gather(-1, ids[1:, None])[:, 0]
@@ -137,6 +147,7 @@ class _Scorer:
             raise unsupported_by_titan(
                 type(source).__name__, f"logprobs of torchtitan's model differ by {gap:.3g} nats"
             )
+        return gap
 
 
 class _PackAttention(nn.Module):

@@ -6,6 +6,7 @@ and the division over ranks are the same. It is never published.
 
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import matrix_shapes
 from astraflow.trainer.engines.base import ModelRole
 from astraflow.trainer.engines.optimizers import WEIGHT_PREFIX, MasterOptimizer, OptimizerOptions
-from astraflow.trainer.engines.scoring import PackInputs, PackScorer
+from astraflow.trainer.engines.scoring.base import PackInputs
+from astraflow.trainer.engines.scoring.scorer import Scorer
 from astraflow.trainer.engines.spec import EngineSpec
 
 _PREFIX = "critic/"
@@ -35,7 +37,7 @@ def critic_options(policy: OptimizerOptions, critic: CriticConfig | None) -> Opt
     return OptimizerOptions.model_validate({**shared, **own})
 
 
-def value_scorer(policy: PackScorer, device: torch.device) -> PackScorer:
+def value_scorer(policy: Scorer, device: torch.device) -> Scorer:
     """Returns a copy of the policy's scorer that computes values instead of logprobs, with its head on a device.
 
     The weights of the head are random and small, so that values begin near 0 and the first gradient reaches the
@@ -48,12 +50,23 @@ def value_scorer(policy: PackScorer, device: torch.device) -> PackScorer:
     with torch.no_grad():  # drawn on the host, by a generator of its own: equal on every device, rank and engine
         head.weight.copy_(torch.randn(1, size, generator=torch.Generator().manual_seed(0)) / (size + 1))
     scorer.model.set_output_embeddings(head)
-    scorer.head_scores = _value_scores
+    scorer.head = ValueHead()
     return scorer
 
 
-def _value_scores(head: Any, hidden: Tensor, _inputs: PackInputs, _temperature: float) -> TokenScores:
-    return TokenScores.of_values(head(hidden.float())[:, 0])
+@dataclass(frozen=True, slots=True)
+class ValueHead:
+    """Values of the states before the trained tokens."""
+
+    reads_logits: bool = False
+
+    def __call__(self, layer: Any, states: Tensor, _inputs: PackInputs, _temperature: float) -> TokenScores:
+        """Returns the values."""
+        return TokenScores.of_values(layer(states.float())[:, 0])
+
+    def compiled(self) -> "ValueHead":
+        """Returns the head as it is: one small product."""
+        return self
 
 
 def build_optimizers(
@@ -61,7 +74,7 @@ def build_optimizers(
     model: PreTrainedModel,
     weights: Mapping[str, nn.Parameter],
     *,
-    critic: PackScorer | None,
+    critic: Scorer | None,
     shares_parameters: bool = False,
 ) -> dict[ModelRole, MasterOptimizer]:
     """Returns the optimizers of an engine: of the policy, and of the critic if there is one.

@@ -77,46 +77,9 @@ def split_unit(rows: StepRows, unit: PackUnit) -> list[PackUnit]:
     return [_unit(rows, part, unit.prefix_length) for part in (unit.rows[:half], unit.rows[half:])]
 
 
-def bins_of_units(units: Sequence[PackUnit], *, max_tokens: int) -> list[list[PackUnit]]:
-    """Distributes units over as few bins of at most `max_tokens` tokens as first-fit decreasing finds."""
-    bins: list[list[PackUnit]] = []
-    free: list[int] = []
-    for unit in sorted(units, key=lambda unit: -unit.width):
-        index = next((index for index, room in enumerate(free) if unit.width <= room), None)
-        if index is None:
-            bins.append([])
-            free.append(max_tokens)
-            index = len(bins) - 1
-        bins[index].append(unit)
-        free[index] -= unit.width
-    return bins
-
-
-def even_bins(units: Sequence[PackUnit], *, count: int, max_tokens: int) -> list[list[PackUnit]]:
-    """Distributes units over `count` bins of similar width, or as `bins_of_units` where that exceeds `max_tokens`.
-
-    count: at least the number of bins that `bins_of_units` needs. Surplus bins are empty.
-    """
-    parts = balanced_parts([float(unit.width) for unit in units], count)
-    bins = [[units[index] for index in part] for part in parts]
-    if any(len(part) > 1 and sum(unit.width for unit in part) > max_tokens for part in bins):
-        bins = bins_of_units(units, max_tokens=max_tokens)
-        bins += [[] for _ in range(count - len(bins))]
-    return bins
-
-
-def bins_of_ranks(
-    divided: Sequence[Sequence[PackUnit]], *, max_tokens: int, cost: ForwardCost
-) -> list[list[list[PackUnit]]]:
-    """Returns each rank's packs: as many on every rank, the most expensive first, because ranks wait for each other."""
-    count = max(len(bins_of_units(units, max_tokens=max_tokens)) for units in divided)
-    return [
-        sorted(
-            even_bins(units, count=count, max_tokens=max_tokens),
-            key=lambda units: -sum(unit.cost(cost) for unit in units),
-        )
-        for units in divided
-    ]
+def single_rows(rows: StepRows, units: Iterable[PackUnit]) -> list[PackUnit]:
+    """Returns a unit for each row of these units; shared prompts are computed in each."""
+    return [_unit(rows, [row], 0) for unit in units for row in unit.rows]
 
 
 def build_pack(rows: StepRows, units: Sequence[PackUnit]) -> Pack:

@@ -26,7 +26,7 @@ from astraflow.algorithms.mismatch import MismatchSums, measure_mismatch
 from astraflow.algorithms.tokens import BatchStatistics, Pass, Ranks, RowData, TokenData, TokenScores
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import InvalidInput
-from astraflow.trainer.engines.base import Engine, ModelRole, Pack, UpdateResult
+from astraflow.trainer.engines.base import Batching, Engine, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.phase_timer import PhaseTimer
 from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD, ForwardCost
 from astraflow.trainer.step.plugin_errors import checked_rows, plugin_errors
@@ -48,9 +48,10 @@ class StepPlanner:
         data_ranks: int,
         micro_batch_tokens: int,
         cost: ForwardCost,
+        batching: Batching = Batching.PACKED,
         teacher: TeacherEndpoint | None = None,
     ) -> None:
-        """teacher: server that returns the logprobs of each batch; None for no server."""
+        """batching: of the engines. teacher: server that returns the logprobs of each batch; None for no server."""
         self._algorithm = algorithm
         self._teacher = teacher
         self._advantages = [
@@ -59,6 +60,7 @@ class StepPlanner:
         self._data_ranks = data_ranks
         self._micro_batch_tokens = micro_batch_tokens
         self._cost = cost
+        self._batching = batching
 
     def plan(self, batch: Batch) -> Plan:
         """Computes the advantages of the rows and divides the batch; asks the teacher's server, if there is one.
@@ -82,6 +84,7 @@ class StepPlanner:
             data_ranks=self._data_ranks,
             max_tokens=self._micro_batch_tokens,
             cost=self._cost,
+            batching=self._batching,
         )
         if self._teacher is None:
             return plan

@@ -14,15 +14,16 @@ from torch import Tensor
 
 from astraflow.algorithms.tokens import RowData, TokenData
 from astraflow.contract.rollouts.trajectories import Float32Array
-from astraflow.trainer.engines.base import Pack, Segment
+from astraflow.trainer.engines.base import Batching, Pack, Segment
+from astraflow.trainer.step.bins import BINS, bins_of_ranks
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.packing import (
     PackUnit,
     balanced_parts,
-    bins_of_ranks,
     build_pack,
     imbalance,
     pack_units,
+    single_rows,
     split_unit,
 )
 from astraflow.trainer.step.rows import StepRows
@@ -183,13 +184,14 @@ class PlanFacts:
     width: int
     """Input tokens of all packs."""
     padding: int
-    """Input tokens of empty packs."""
+    """Input tokens of empty packs and of padded rows."""
     forward_flops: float
-    """FLOPs of one forward pass over all packs."""
+    """FLOPs that one forward pass over all packs needs: without padding, and with a prompt once that packs share or
+    could share."""
     head_flops: float
     """FLOPs of the output head in one forward pass; part of `forward_flops`."""
     training_flops: float
-    """FLOPs of one forward and backward pass over all packs."""
+    """The same of one forward and backward pass."""
     imbalance: float
     """FLOPs of the busiest data rank divided by the mean."""
 
@@ -241,6 +243,7 @@ def plan_step(
     data_ranks: int,
     max_tokens: int,
     cost: ForwardCost,
+    batching: Batching,
 ) -> Plan:
     """Divides a batch into optimizer batches by whole groups, and each of them into the same number of packs per rank.
 
@@ -249,24 +252,28 @@ def plan_step(
     """
     counted = torch.where(facts.is_counted, facts.lengths, 0)
     batches: list[tuple[list[list[list[PackUnit]]], Tensor]] = []
+    shared_units: list[PackUnit] = []
     for members in _minibatch_rows(facts.groups, counted, minibatches):
-        divided = _divided(rows, pack_units(rows, members, max_tokens=max_tokens), data_ranks, cost)
-        batches.append((bins_of_ranks(divided, max_tokens=max_tokens, cost=cost), _only(counted, members)))
+        units = pack_units(rows, members, max_tokens=max_tokens)
+        shared_units += units
+        divided = _divided(rows, units if batching.shares_prompts else single_rows(rows, units), data_ranks, cost)
+        bins = bins_of_ranks(divided, max_tokens=max_tokens, cost=cost, batching=batching)
+        batches.append((bins, _only(counted, members)))
     bins_by_rank = [[(bins[rank], lengths) for bins, lengths in batches] for rank in range(data_ranks)]
+    packs = [units for own in bins_by_rank for bins, _ in own for units in bins]
     units_by_rank = [[unit for bins, _ in own for units in bins for unit in units] for own in bins_by_rank]
     flops = [sum(unit.cost(cost) for unit in units) for units in units_by_rank]
-    all_units = [unit for units in units_by_rank for unit in units]
-    padding = sum(not units for own in bins_by_rank for bins, _ in own for units in bins)
+    needed = [unit for units in packs for unit in units] if batching.shares_prompts else shared_units
     return Plan(
         shares=tuple(_share(rows, facts, row_advantages, own) for own in bins_by_rank),
         facts=PlanFacts(
             tokens=int(counted.sum()),
-            width=sum(unit.width for unit in all_units) + padding,
-            padding=padding,
-            forward_flops=sum(flops),
+            width=(width := sum(BINS[batching].width(units) if units else 1 for units in packs)),
+            padding=width - sum(unit.width for units in packs for unit in units),
+            forward_flops=sum(unit.cost(cost) for unit in needed),
             head_flops=int(counted.sum()) * cost.per_target,
             training_flops=sum(
-                cost.training_flops(tokens=unit.width, pairs=unit.pairs, targets=unit.targets) for unit in all_units
+                cost.training_flops(tokens=unit.width, pairs=unit.pairs, targets=unit.targets) for unit in needed
             ),
             imbalance=imbalance(flops),
         ),

@@ -8,7 +8,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.trainer.backends import backends
 from astraflow.trainer.engines.adapters import LoraOptions
 from astraflow.trainer.engines.float8 import Float8Linear
-from astraflow.trainer.engines.scoring import PackScorer
+from astraflow.trainer.engines.scoring.scorer import Scorer
 from tests import make_torch
 from tests.errors import raises_code
 from tests.trainer.step_gradients import Case, local_step, reference_gradients, tiny_model
@@ -40,7 +40,7 @@ def test_output_and_gradients_are_those_of_a_linear_layer_up_to_rounding(dtype: 
 def test_layers_of_blocks_are_replaced_and_head_experts_routers_and_adapters_are_not() -> None:
     names = {}
     for experts in (0, 4):
-        scorer = PackScorer(tiny_model(is_tied=False, experts=experts), CPU)
+        scorer = Scorer(tiny_model(is_tied=False, experts=experts), CPU)
         scorer.use_float8()
         replaced = [name for name, module in scorer.model.named_modules() if isinstance(module, Float8Linear)]
         names[experts] = {name.split(".", 3)[-1] for name in replaced}

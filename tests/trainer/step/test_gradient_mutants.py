@@ -1,5 +1,6 @@
 """Defects that the comparison of gradients must find."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -10,11 +11,13 @@ from torch import Tensor, nn
 
 from astraflow.algorithms import token_advantages
 from astraflow.algorithms.tokens import BatchStatistics, RowData, TokenScores
-from astraflow.trainer.engines import heads, scoring, values
+from astraflow.trainer.engines import heads, values
 from astraflow.trainer.engines.attention.kernels import SdpaKernel
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.engines.local import LocalEngine
-from astraflow.trainer.engines.scoring import PackInputs, PackScorer
+from astraflow.trainer.engines.scoring import check, head
+from astraflow.trainer.engines.scoring.base import PackInputs
+from astraflow.trainer.engines.scoring.scorer import Scorer
 from astraflow.trainer.step import runner
 from astraflow.trainer.step.shares import OptimizerBatch
 from tests.trainer.step.test_step_gradients import BOUND
@@ -53,21 +56,26 @@ def answers_see_the_answers_before_them(patch: pytest.MonkeyPatch) -> None:
 
 
 def _with_inputs(patch: pytest.MonkeyPatch, change: Callable[[PackInputs], dict[str, Any]]) -> None:
-    original = PackScorer.inputs
+    original = Scorer.inputs
 
-    def mutant(self: PackScorer, pack: Pack) -> PackInputs:
+    def mutant(self: Scorer, pack: Pack) -> PackInputs:
         inputs = original(self, pack)
         return replace(inputs, **change(inputs))
 
-    patch.setattr(PackScorer, "inputs", mutant)
+    patch.setattr(Scorer, "inputs", mutant)
 
 
 def positions_count_through_the_pack(patch: pytest.MonkeyPatch) -> None:
-    _with_inputs(patch, lambda inputs: {"positions": torch.arange(len(inputs.positions))})
+    _with_inputs(
+        patch,
+        lambda inputs: {
+            "arguments": {**inputs.arguments, "position_ids": torch.arange(inputs.input_ids.shape[1])[None]}
+        },
+    )
 
 
 def tokens_are_predicted_by_themselves(patch: pytest.MonkeyPatch) -> None:
-    _with_inputs(patch, lambda inputs: {"predictors": (inputs.predictors + 1).clamp(max=len(inputs.positions) - 1)})
+    _with_inputs(patch, lambda inputs: {"predictors": (inputs.predictors + 1).clamp(max=inputs.input_ids.shape[1] - 1)})
 
 
 def the_last_pack_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -88,23 +96,25 @@ def the_entropy_has_no_gradient(patch: pytest.MonkeyPatch) -> None:
         logprobs, entropy = original(*arguments, **options)
         return logprobs, entropy.detach()
 
-    patch.setattr(scoring, "target_scores", mutant)
+    patch.setattr(head, "target_scores", mutant)
 
 
 def the_temperature_is_ignored(patch: pytest.MonkeyPatch) -> None:
     original = heads.target_scores
     patch.setattr(
-        scoring, "target_scores", lambda *arguments, **options: original(*arguments, **{**options, "temperature": 1.0})
+        head, "target_scores", lambda *arguments, **options: original(*arguments, **{**options, "temperature": 1.0})
     )
 
 
 def values_are_of_the_state_after_the_token(patch: pytest.MonkeyPatch) -> None:
-    original = values._value_scores
+    original = values.ValueHead.__call__
 
-    def mutant(head: nn.Module, hidden: Tensor, inputs: PackInputs, temperature: float) -> TokenScores:
-        return original(head, hidden.roll(-1, 0), inputs, temperature)
+    def mutant(
+        self: values.ValueHead, layer: nn.Module, states: Tensor, inputs: PackInputs, temperature: float
+    ) -> TokenScores:
+        return original(self, layer, states.roll(-1, 0), inputs, temperature)
 
-    patch.setattr(values, "_value_scores", mutant)
+    patch.setattr(values.ValueHead, "__call__", mutant)
 
 
 def the_value_of_the_next_token_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -128,7 +138,7 @@ MUTANTS: Sequence[Mutate] = (
 
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
 def test_a_defect_changes_the_gradient(mutate: Mutate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PackScorer, "_check_packed", lambda *_: None)  # which finds some of them at the start
+    monkeypatch.setattr(check, "_TOLERANCE", math.inf)  # which finds some of them at the start
     case = Case(micro_batch_tokens=64, has_critic=True)
     mutate(monkeypatch)
 

@@ -17,8 +17,9 @@ from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, V
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.trainer.engines.base import Pack, Segment
-from astraflow.trainer.engines.scoring import PackScorer
-from astraflow.trainer.step.packing import bins_of_units, build_pack, even_bins, pack_sequences, pack_units
+from astraflow.trainer.engines.scoring.scorer import Scorer
+from astraflow.trainer.step.bins import bins_of_units, even_bins
+from astraflow.trainer.step.packing import build_pack, pack_sequences, pack_units
 from astraflow.trainer.step.rows import StepRows
 from astraflow.trainer.step.shared_prompts import prompt_clusters
 from tests import make_torch
@@ -83,8 +84,8 @@ def some_trajectories(draw: st.DrawFn) -> list[Trajectory]:
 
 
 @cache
-def shared_scorer() -> PackScorer:
-    return PackScorer(make_torch.model(), torch.device("cpu"))
+def shared_scorer() -> Scorer:
+    return Scorer(make_torch.model(), torch.device("cpu"))
 
 
 def packs_of(whole: Batch, max_tokens: int) -> list[tuple[Pack, Tokens]]:

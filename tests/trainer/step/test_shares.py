@@ -12,6 +12,7 @@ from astraflow.contract.batches import Batch, Row
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.trajectories import Trajectory
+from astraflow.trainer.engines.base import Batching
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.packing import balanced_parts, imbalance
 from astraflow.trainer.step.rows import StepRows
@@ -55,7 +56,14 @@ def lognormal_batch(*, rows: int, members: int, seed: int) -> Batch:
     )
 
 
-def plan_of(batch: Batch, *, minibatches: int = 1, data_ranks: int = 1, max_tokens: int = 16_384) -> Plan:
+def plan_of(
+    batch: Batch,
+    *,
+    minibatches: int = 1,
+    data_ranks: int = 1,
+    max_tokens: int = 16_384,
+    batching: Batching = Batching.PACKED,
+) -> Plan:
     rows = StepRows.of(batch)
     return plan_step(
         rows,
@@ -65,6 +73,7 @@ def plan_of(batch: Batch, *, minibatches: int = 1, data_ranks: int = 1, max_toke
         data_ranks=data_ranks,
         max_tokens=max_tokens,
         cost=COST,
+        batching=batching,
     )
 
 
@@ -127,7 +136,9 @@ def test_a_batch_without_trained_tokens_has_one_empty_optimizer_batch() -> None:
     rows = StepRows.of(lognormal_batch(rows=2, members=2, seed=0))
     facts = row_data(rows, is_excluded=[True, True])
 
-    plan = plan_step(rows, facts, torch.zeros(2), minibatches=2, data_ranks=2, max_tokens=100, cost=COST)
+    plan = plan_step(
+        rows, facts, torch.zeros(2), minibatches=2, data_ranks=2, max_tokens=100, cost=COST, batching=Batching.PACKED
+    )
 
     shares = [Share.decode(*share.encode()) for share in plan.shares]
     assert [[len(part.packs) for part in share.optimizer_batches] for share in shares] == [[0], [0]]

@@ -5,12 +5,15 @@ from dataclasses import replace
 import pytest
 
 from astraflow.trainer.engines.adapters import LoraOptions
+from astraflow.trainer.engines.base import Batching
 from tests.trainer.plain_losses import PLAIN_LOSSES
 from tests.trainer.step_gradients import ENGINES, Case, largest_difference, reference_gradients
 
 BOUND = 1e-6
 """Largest accepted difference from float64, as a share of the largest gradient: rounding of float32, of which up to
 7.3e-7 was seen. The mutants differ by more than a hundred times as much."""
+
+ROWS = {"batching": Batching.ROWS}
 
 CASES = {
     "one pack, shared prompts": Case(),
@@ -33,6 +36,9 @@ CASES = {
     "critic, packs of 64 tokens, two optimizer steps": Case(has_critic=True, micro_batch_tokens=64, minibatches=2),
     "activations computed again": Case(engine_options={"recompute": "full"}, micro_batch_tokens=64),
     "norms computed again": Case(engine_options={"recompute": "selective"}, has_critic=True, is_tied=False),
+    "rows": Case(engine_options=ROWS),
+    "rows, packs of 100 tokens": Case(engine_options=ROWS, micro_batch_tokens=100, has_critic=True),
+    "rows, experts, each alone": Case(engine_options=ROWS, micro_batch_tokens=1, experts=4, is_tied=False),
     "three optimizer steps by sequence": Case(minibatches=3, aggregation="sequence_mean", micro_batch_tokens=64),
 }
 

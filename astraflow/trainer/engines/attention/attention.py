@@ -24,20 +24,24 @@ from astraflow.trainer.engines.attention.varlen import VarlenKernel
 from astraflow.trainer.engines.base import Segment
 from astraflow.trainer.engines.phase_timer import timed
 
+_UNSUPPORTED = ("softcap", "s_aux", "position_bias")
+"""Options of transformers' attention that change the scores."""
+
 Plans: TypeAlias = Mapping[int | None, AttentionPlan]
 """Plan of a pack by the window of a layer; None: full attention."""
 
 
 class PackAttention:
-    """Attention of a model's layers by the plan of a pack, which travels as a keyword through the model's forward."""
+    """Attention of a model's layers by the plan of a pack, which travels as a keyword through the model's forward.
+
+    Without a plan they compute plain causal attention.
+    """
 
     name = "astraflow_packed"
     """Its name among transformers' implementations of attention."""
 
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
-        """Replaces the attention of the model's layers; without a plan they compute plain causal attention."""
-        AttentionInterface.register(self.name, _layer_attention)
-        model.set_attn_implementation(self.name)
+        """model: whose attention is, or will be, that of this name."""
         self._kernel = kernel_of(model, device)
         self._device = device
         self._model = model
@@ -69,11 +73,15 @@ def _layer_attention(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Computes one layer as transformers calls it: `[1, heads, width, head size]` -> `[1, width, heads, head size]`."""
-    unsupported = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
-    if unsupported or dropout:
+    unsupported = [name for name in _UNSUPPORTED if options.get(name) is not None]
+    if attention_mask is not None:
+        unsupported.append("a mask")
+    if dropout:
+        unsupported.append("dropout")
+    if unsupported:
         raise InvalidInput(
-            f"cannot train a {type(module).__name__} layer: its attention has {unsupported or ['dropout']}, which "
-            "attention over packs does not compute; use a model with plain attention",
+            f"cannot compute a {type(module).__name__} layer over packs: its attention has {', '.join(unsupported)}, "
+            "which attention over packs does not compute; set batching = 'auto'",
             code="model.unsupported_attention",
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -84,13 +92,16 @@ def _layer_attention(
     return packed_attention(plan_of_layer(attention_plans, module, options), *flat, scale=scale)[None], None
 
 
+AttentionInterface.register(PackAttention.name, _layer_attention)
+
+
 def plan_of_layer(plans: Plans, module: nn.Module, options: Mapping[str, Any]) -> AttentionPlan:
     """Returns the plan for a layer by the options that transformers gives its attention. Raises: InvalidInput."""
     window = options.get("sliding_window")
     if window not in plans:
         raise InvalidInput(
-            f"cannot train a {type(module).__name__} layer: its window is {window}, which the model's configuration "
-            "does not name; use a model with one size of window",
+            f"cannot compute a {type(module).__name__} layer over packs: its window is {window}, which the model's "
+            "configuration does not name; set batching = 'auto'",
             code="model.unsupported_attention",
         )
     return plans[window]

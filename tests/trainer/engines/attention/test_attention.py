@@ -9,18 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import Gemma2Config, Gemma2ForCausalLM
+from transformers import AttentionInterface, Gemma2Config, Gemma2ForCausalLM
 
-from astraflow.contract.errors import InvalidInput
 from astraflow.trainer.engines.attention import cudnn as cudnn_attention
 from astraflow.trainer.engines.attention import varlen as varlen_attention
-from astraflow.trainer.engines.attention.attention import packed_attention
+from astraflow.trainer.engines.attention.attention import PackAttention, packed_attention
 from astraflow.trainer.engines.attention.kernels import SdpaKernel
 from astraflow.trainer.engines.attention.varlen import VarlenKernel
-from astraflow.trainer.engines.base import Segment
-from astraflow.trainer.engines.scoring import PackScorer
+from astraflow.trainer.engines.base import Batching, Segment
+from astraflow.trainer.engines.scoring.choice import choose_batching
+from astraflow.trainer.engines.scoring.scorer import Scorer
 from tests import make_torch
-from tests.errors import raises_code
 
 KERNEL = SdpaKernel()
 CPU = torch.device("cpu")
@@ -305,7 +304,7 @@ def test_padding_does_not_affect_gradients() -> None:
     assert query.grad.isfinite().all()
 
 
-def test_a_model_with_bounded_scores_is_refused() -> None:
+def test_a_model_with_bounded_scores_is_not_packed() -> None:
     config = Gemma2Config(
         vocab_size=32,
         hidden_size=16,
@@ -320,8 +319,9 @@ def test_a_model_with_bounded_scores_is_refused() -> None:
     model = Gemma2ForCausalLM(config)
     model.set_attn_implementation("eager")
 
-    with raises_code(InvalidInput, "model.unsupported_attention"):
-        PackScorer(model, CPU).check()
+    choice = choose_batching(Scorer(model, CPU), setting="")
+
+    assert "softcap" in choice.rejected[Batching.PACKED]
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
@@ -329,17 +329,17 @@ def test_every_attention_implementation_is_replaced_by_packed_attention(implemen
     model = make_torch.model()
     model.set_attn_implementation(implementation)
 
-    assert PackScorer(model, CPU).model.config._attn_implementation not in ("sdpa", "eager")
+    assert Scorer(model, CPU).model.config._attn_implementation not in ("sdpa", "eager")
 
 
-def test_a_model_that_ignores_the_attention_plan_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_ignores_the_attention_plan_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_plan(*arguments: Any, **options: Any) -> Any:
         return original(*arguments, **{**options, "attention_plans": None})
 
-    import astraflow.trainer.engines.attention.attention as module
+    original = AttentionInterface()[PackAttention.name]
+    monkeypatch.setitem(AttentionInterface._global_mapping, PackAttention.name, without_plan)
 
-    original = module._layer_attention
-    monkeypatch.setattr(module, "_layer_attention", without_plan)
+    choice = choose_batching(Scorer(make_torch.model(), CPU), setting="")
 
-    with raises_code(InvalidInput, "model.unsupported_attention"):
-        PackScorer(make_torch.model(), CPU).check()
+    assert choice.batching is Batching.ROWS
+    assert "differ by" in choice.rejected[Batching.PACKED]

@@ -1,0 +1,69 @@
+"""Interface of the batchings: how the forward pass of a pack is computed."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from astraflow.trainer.engines.base import Batching, Pack
+
+RunModel: TypeAlias = Callable[..., Tensor]
+"""Runs the model with keyword arguments of its forward; returns its last hidden states, or its logits where only its
+own forward computes them, `[rows, width, size]`. Nothing is cached unless an argument says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackInputs:
+    """A pack on the device, as the model gets it."""
+
+    input_ids: Tensor
+    """int64 `[rows, width]`."""
+    predictors: Tensor
+    """int64 `[tokens]`: positions in the flattened `input_ids` that predict the trained tokens."""
+    targets: Tensor
+    """int64 `[tokens]`."""
+    arguments: dict[str, Any]
+    """Further keyword arguments of the model."""
+
+
+class BatchedForward(ABC):
+    """Forward pass of packs in one batching. Results do not depend on it, only cost."""
+
+    batching: ClassVar[Batching]
+    cost: ClassVar[str]
+    """What it costs compared with the batchings before it, as a part of a sentence; empty for the fastest."""
+
+    def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
+        """Changes nothing in the model. Its weights may be on the meta device, and be replaced later."""
+        self.model = model
+        self.device = device
+
+    @property
+    def attention(self) -> str | None:
+        """Name of the attention that the model computes with, among transformers' implementations; None: its own."""
+        return None
+
+    def obstacle(self) -> str | None:
+        """Returns why the model cannot be computed this way, by its configuration, as a sentence; None: nothing known.
+
+        The check compares values in addition, but its sequences are too short to show everything.
+        """
+        return None
+
+    @abstractmethod
+    def inputs(self, pack: Pack) -> PackInputs:
+        """Returns the pack on the device; copied to a GPU without waiting for it."""
+
+    def states(self, run: RunModel, inputs: PackInputs) -> Tensor:
+        """Returns the model's results at the predictors, `[tokens, size]`."""
+        return run(input_ids=inputs.input_ids, **inputs.arguments).flatten(0, 1).index_select(0, inputs.predictors)
+
+    def on_device(self, values: Tensor) -> Tensor:
+        """Returns the values on the device."""
+        if self.device.type != "cuda":
+            return values.to(self.device)
+        return values.pin_memory().to(self.device, non_blocking=True)

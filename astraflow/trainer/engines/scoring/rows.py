@@ -1,0 +1,45 @@
+"""Batching `rows`: every trajectory is a row of its own, padded at the right."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from astraflow.trainer.engines.base import Batching, Pack, Segment
+from astraflow.trainer.engines.scoring.base import BatchedForward, PackInputs
+
+
+class RowsForward(BatchedForward):
+    """Computes whole rows with the model's own layers. Exact for every causal model without a mask, because no token
+    depends on tokens to its right."""
+
+    batching: ClassVar = Batching.ROWS
+    cost: ClassVar = "each row of a group computes the prompt again, and rows are padded to the longest of their pack"
+
+    def inputs(self, pack: Pack) -> PackInputs:
+        """Returns the trajectories of the pack as rows, the longest first."""
+        rows = sorted(unfolded_rows(pack.segments), key=len, reverse=True)
+        indices = pad_sequence(rows, batch_first=True)  # pads with the first token of the pack
+        places = torch.zeros(len(pack.input_ids), dtype=torch.int64)
+        for number, row in enumerate(rows):  # a prefix is in several rows with equal states; any is good
+            places[row] = number * indices.shape[1] + torch.arange(len(row))
+        return PackInputs(
+            input_ids=self.on_device(pack.input_ids[indices]),
+            predictors=self.on_device(places[pack.predictors]),
+            targets=self.on_device(pack.targets),
+            arguments={},
+        )
+
+
+def unfolded_rows(segments: Sequence[Segment]) -> list[Tensor]:
+    """Returns the indices in the pack of the tokens of each trajectory: its prefix, if any, and its own segment."""
+    is_prefix = torch.zeros(segments[-1].end, dtype=torch.bool)
+    for segment in segments:
+        is_prefix[segment.prefix_begin : segment.prefix_end] = True
+    return [
+        torch.cat([torch.arange(segment.prefix_begin, segment.prefix_end), torch.arange(segment.begin, segment.end)])
+        for segment in segments
+        if not is_prefix[segment.begin]
+    ]

@@ -1,0 +1,109 @@
+"""Scores of a pack's trained tokens: one forward pass of the model in the chosen batching, then the head."""
+
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
+from transformers import PreTrainedModel
+
+from astraflow.algorithms.tokens import TokenScores
+from astraflow.models.output_head import HeadForm
+from astraflow.trainer.engines.base import Batching, Pack
+from astraflow.trainer.engines.float8 import compute_in_float8
+from astraflow.trainer.engines.scoring.base import BatchedForward, PackInputs
+from astraflow.trainer.engines.scoring.head import Head, TargetHead
+from astraflow.trainer.engines.scoring.noise import disable_noise
+from astraflow.trainer.engines.scoring.packed import PackedForward
+from astraflow.trainer.engines.scoring.rows import RowsForward
+
+FORWARDS: dict[Batching, type[BatchedForward]] = {forward.batching: forward for forward in (PackedForward, RowsForward)}
+"""Batchings that are tried in this order, the fastest first."""
+
+
+class Scorer(nn.Module):
+    """Computes scores of packs. A module, so that an engine can shard it as one root: its forward uses all weights."""
+
+    def __init__(self, model: PreTrainedModel, device: torch.device, batching: Batching = Batching.PACKED) -> None:
+        """Turns the model's dropout off. Its weights may be on the meta device."""
+        super().__init__()
+        disable_noise(model)
+        self.model = model
+        self.head: Head = TargetHead(HeadForm.of(model.config))
+        self.device = device
+        self._own_attention: str = model.config._attn_implementation
+        self.use(batching)
+
+    @property
+    def batching(self) -> Batching:
+        """Batching of the forward pass."""
+        return self._forward.batching
+
+    def use(self, batching: Batching | None) -> None:
+        """Makes the model compute in a batching. None: each sequence alone, as transformers computes it."""
+        if batching is not None:
+            self._forward = FORWARDS[batching](self.model, self.device)
+        attention = None if batching is None else self._forward.attention
+        self.model.set_attn_implementation(attention or self._own_attention)
+
+    def follow(self, other: "Scorer") -> None:
+        """Makes the model compute as that of another scorer, of the same architecture."""
+        self.use(other.batching)
+        if isinstance(self.head, TargetHead):
+            self.head = other.head
+
+    def obstacle(self) -> str | None:
+        """Returns why the model cannot be computed in this batching, by its configuration; None: nothing known."""
+        return self._forward.obstacle()
+
+    def compile_blocks(self) -> None:
+        """Compiles each block of the model in place, for packs of any width, and what the output head does to logits.
+        Attention over packs itself is not compiled."""
+        for block in self.model.get_decoder().layers:
+            block.compile(dynamic=True)
+        self.head = self.head.compiled()
+
+    def use_float8(self) -> None:
+        """Makes the linear layers of the blocks compute in float8."""
+        compute_in_float8(self.model.get_decoder().layers)
+
+    def recompute_activations(self, mode: Literal["selective", "full"]) -> None:
+        """Makes the backward pass compute the activations of each block again instead of keeping them.
+
+        `selective`: keeps the results of matrix products and attention, which cost most of the time, and computes
+        norms, activation functions and rotary embeddings again. `full`: keeps only the input of each block.
+        """
+        options: dict[str, Any] = {"use_reentrant": False}
+        if mode == "selective":
+            options["context_fn"] = partial(create_selective_checkpoint_contexts, _KEPT_OPERATIONS)
+        self.model.activation_checkpointing_enable(activation_checkpointing_kwargs=options)
+
+    def inputs(self, pack: Pack) -> PackInputs:
+        """Returns the pack on the device; copied to a GPU without waiting for it."""
+        return self._forward.inputs(pack)
+
+    def forward(self, inputs: PackInputs, temperature: float = 1.0) -> TokenScores:
+        """Returns the scores of the pack's targets."""
+        states = self._forward.states(self._run, inputs)
+        return self.head(self.model.get_output_embeddings(), states, inputs, temperature)
+
+    def _run(self, **arguments: Any) -> Tensor:
+        arguments = {"use_cache": False, **arguments}
+        if self.head.reads_logits:
+            logits: Tensor = self.model(**arguments).logits
+            return logits
+        hidden: Tensor = self.model.get_decoder()(**arguments).last_hidden_state
+        return hidden
+
+
+_KEPT_OPERATIONS = [
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten._scaled_mm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._flash_attention_forward.default,
+    torch.ops.aten._cudnn_attention_forward.default,
+]
+"""Operations whose results selective recomputation keeps."""

@@ -1,0 +1,125 @@
+"""Bins of units, each of which becomes a pack: by the width that a pack has in a batching."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from astraflow.trainer.engines.base import Batching
+from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.packing import PackUnit, balanced_parts
+
+_PASS_TOKENS = 512
+"""Padding that a further forward pass is worth: about what its fixed time would compute on a GPU. Tokens."""
+
+
+class _EvenBins(Protocol):
+    def __call__(self, units: Sequence[PackUnit], *, count: int, max_tokens: int) -> list[list[PackUnit]]: ...
+
+
+class _FewestBins(Protocol):
+    def __call__(self, units: Sequence[PackUnit], *, max_tokens: int) -> list[list[PackUnit]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinMethod:
+    """Division of units into bins for one batching."""
+
+    fewest: _FewestBins
+    """Divides units into as few bins as it finds, of at most `max_tokens` input tokens; a wider unit is alone."""
+    even: _EvenBins
+    """Divides units into `count` bins, at least as many as `fewest` needs, of similar width; surplus bins are empty."""
+    width: Callable[[Sequence[PackUnit]], int]
+    """Input tokens of a bin, with padding."""
+
+
+def bins_of_ranks(
+    divided: Sequence[Sequence[PackUnit]], *, max_tokens: int, cost: ForwardCost, batching: Batching
+) -> list[list[list[PackUnit]]]:
+    """Returns each rank's packs: as many on every rank, the most expensive first, because ranks wait for each other."""
+    method = BINS[batching]
+    count = max(len(method.fewest(units, max_tokens=max_tokens)) for units in divided)
+    return [
+        sorted(
+            method.even(units, count=count, max_tokens=max_tokens),
+            key=lambda units: -sum(unit.cost(cost) for unit in units),
+        )
+        for units in divided
+    ]
+
+
+def flat_width(units: Sequence[PackUnit]) -> int:
+    """Returns the input tokens of a flat pack."""
+    return sum(unit.width for unit in units)
+
+
+def bins_of_units(units: Sequence[PackUnit], *, max_tokens: int) -> list[list[PackUnit]]:
+    """Distributes units over as few bins of at most `max_tokens` tokens as first-fit decreasing finds."""
+    bins: list[list[PackUnit]] = []
+    free: list[int] = []
+    for unit in sorted(units, key=lambda unit: -unit.width):
+        index = next((index for index, room in enumerate(free) if unit.width <= room), None)
+        if index is None:
+            bins.append([])
+            free.append(max_tokens)
+            index = len(bins) - 1
+        bins[index].append(unit)
+        free[index] -= unit.width
+    return bins
+
+
+def even_bins(units: Sequence[PackUnit], *, count: int, max_tokens: int) -> list[list[PackUnit]]:
+    """Distributes units over `count` bins of similar width, or as `bins_of_units` where that exceeds `max_tokens`.
+
+    count: at least the number of bins that `bins_of_units` needs. Surplus bins are empty.
+    """
+    parts = balanced_parts([float(unit.width) for unit in units], count)
+    bins = [[units[index] for index in part] for part in parts]
+    if any(len(part) > 1 and sum(unit.width for unit in part) > max_tokens for part in bins):
+        bins = bins_of_units(units, max_tokens=max_tokens)
+        bins += [[] for _ in range(count - len(bins))]
+    return bins
+
+
+def padded_width(units: Sequence[PackUnit]) -> int:
+    """Returns the input tokens of rows that are padded to the longest."""
+    return len(units) * max((unit.width for unit in units), default=0)
+
+
+def bins_of_rows(units: Sequence[PackUnit], *, max_tokens: int) -> list[list[PackUnit]]:
+    """Divides rows into bins of similar length, at most `max_tokens` wide with padding; a longer row is alone.
+
+    A bin ends early where that saves more padding than a further pass costs.
+    """
+    bins: list[list[PackUnit]] = []
+    rest = sorted(units, key=lambda unit: -unit.width)
+    while rest:
+        room = min(len(rest), max(max_tokens // max(rest[0].width, 1), 1))
+        saved = (end for end in range(1, room) if (rest[0].width - rest[end].width) * (room - end) > _PASS_TOKENS)
+        count = next(saved, room)
+        bins.append(rest[:count])
+        rest = rest[count:]
+    return bins
+
+
+def even_bins_of_rows(units: Sequence[PackUnit], *, count: int, max_tokens: int) -> list[list[PackUnit]]:
+    """Divides rows into `count` bins, the widest as narrow as possible. count: at least that of `bins_of_rows`; surplus
+    bins are empty."""
+    low, high = 1, max_tokens
+    while low < high:
+        middle = (low + high) // 2
+        if len(bins_of_rows(units, max_tokens=middle)) <= count:
+            high = middle
+        else:
+            low = middle + 1
+    bins = bins_of_rows(units, max_tokens=high)
+    return bins + [[] for _ in range(count - len(bins))]
+
+
+_FLAT = BinMethod(fewest=bins_of_units, even=even_bins, width=flat_width)
+BINS: Mapping[Batching, BinMethod] = {
+    Batching.PACKED: _FLAT,
+    Batching.TREE: _FLAT,
+    Batching.ROWS: BinMethod(fewest=bins_of_rows, even=even_bins_of_rows, width=padded_width),
+}

@@ -1,0 +1,178 @@
+"""Batchings: whole rows compute what packs compute, for models with attention alone and for others."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+)
+from transformers.models.cohere.configuration_cohere import CohereConfig
+from transformers.models.cohere.modeling_cohere import CohereForCausalLM
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.weights import Dtype
+from astraflow.trainer.engines.base import Batching
+from astraflow.trainer.engines.local import LocalEngine
+from astraflow.trainer.engines.optimizers import OptimizerOptions
+from astraflow.trainer.engines.scoring import scorer as scorer_module
+from astraflow.trainer.engines.scoring.choice import choose_batching
+from astraflow.trainer.engines.scoring.head import LogitsHead, TargetHead
+from astraflow.trainer.engines.scoring.scorer import Scorer
+from astraflow.trainer.engines.spec import EngineSpec
+from astraflow.trainer.step.packing import pack_sequences
+from tests.errors import raises_code
+
+CPU = torch.device("cpu")
+SIZES: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+}
+BOUND = 1e-5
+
+MODELS: dict[str, Callable[[], PreTrainedModel]] = {
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES)),
+    "cohere": lambda: CohereForCausalLM(CohereConfig(**SIZES, logit_scale=0.25)),
+    "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, sliding_window=4, query_pre_attn_scalar=8)),
+    "qwen3-next": lambda: Qwen3NextForCausalLM(
+        Qwen3NextConfig(
+            **SIZES,
+            layer_types=["linear_attention", "full_attention"],
+            num_experts=2,
+            num_experts_per_tok=1,
+            moe_intermediate_size=8,
+            shared_expert_intermediate_size=8,
+            linear_num_key_heads=1,
+            linear_num_value_heads=2,
+            linear_key_head_dim=8,
+            linear_value_head_dim=8,
+        )
+    ),
+}
+
+
+def model_of(kind: str) -> PreTrainedModel:
+    """Returns a model with weights so large that bounds and scales show."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = MODELS[kind]()
+        if kind != "qwen3":
+            model.set_attn_implementation("eager")
+        with torch.no_grad():
+            for weight in model.parameters():
+                if weight.ndim > 1:
+                    weight.mul_(6.0)
+    return model
+
+
+def reference(model: PreTrainedModel, sequences: list[np.ndarray[Any, Any]], scored_from: list[int]) -> Tensor:
+    """Returns the logprobs of sequences, each computed alone by transformers."""
+    parts = []
+    for tokens, start in zip(sequences, scored_from, strict=True):
+        ids = torch.from_numpy(tokens)
+        logs = model(input_ids=ids[None, :-1], use_cache=False).logits[0].float().log_softmax(-1)
+        parts.append(logs.gather(-1, ids[1:, None])[start - 1 :, 0])
+    return torch.cat(parts)
+
+
+def gradient(model: PreTrainedModel, values: Tensor) -> Tensor:
+    model.zero_grad()
+    (values * torch.linspace(0.5, 1.5, len(values))).sum().backward()
+    return torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None])
+
+
+SEQUENCES = [np.array([1, 2, 3, 4, 5, 6, 7]), np.array([9, 8, 7]), np.array([3, 3, 5, 1, 0])]
+SCORED_FROM = [2, 1, 3]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_rows_compute_values_and_gradients_of_each_sequence_alone(kind: str) -> None:
+    model = model_of(kind)
+    expected = reference(model, SEQUENCES, SCORED_FROM)
+    expected_gradient = gradient(model, expected)
+    scorer = Scorer(model, CPU)
+
+    choice = choose_batching(scorer, (Batching.ROWS,), setting="")
+    scores = scorer.train()(scorer.inputs(pack_sequences(SEQUENCES, SCORED_FROM)))
+
+    assert choice.batching is Batching.ROWS
+    assert isinstance(scorer.head, TargetHead)
+    assert float((scores.logprobs - expected).detach().abs().max()) < BOUND
+    difference = gradient(model, scores.logprobs) - expected_gradient
+    assert float(difference.norm() / expected_gradient.norm()) < BOUND
+
+
+def test_a_model_with_attention_alone_is_packed_and_others_are_not() -> None:
+    packed = choose_batching(Scorer(model_of("qwen3"), CPU), setting="")
+    hybrid = choose_batching(Scorer(model_of("qwen3-next"), CPU), setting="")
+
+    assert (packed.batching, packed.costs, packed.rejected) == (Batching.PACKED, "", {})
+    assert hybrid.batching is not Batching.PACKED
+    assert "linear_attention" in hybrid.rejected[Batching.PACKED]
+    assert hybrid.costs
+
+
+def test_a_demanded_batching_that_is_not_exact_is_refused() -> None:
+    spec = EngineSpec(optimizer=OptimizerOptions(), device=CPU, published_dtype=Dtype.FLOAT32, batching=Batching.PACKED)
+    with raises_code(InvalidInput, "trainer.batching_not_exact", "linear_attention"):
+        LocalEngine(model_of("qwen3-next"), spec)
+
+
+def test_a_head_of_another_form_takes_the_logits_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("cohere")
+    model.config.logit_scale = 1.0  # which the model has read before
+    scorer = Scorer(model, CPU)
+
+    choice = choose_batching(scorer, setting="")
+    scores = scorer(scorer.inputs(pack_sequences(SEQUENCES, SCORED_FROM)))
+
+    assert choice.has_own_head
+    assert choice.costs
+    assert isinstance(scorer.head, LogitsHead)
+    expected = reference(model, SEQUENCES, SCORED_FROM)
+    assert float((scores.logprobs - expected).detach().abs().max()) < BOUND
+
+
+def test_dropout_is_off_in_the_training_pass() -> None:
+    model = Qwen3ForCausalLM(Qwen3Config(**SIZES, attention_dropout=0.5))
+    scorer = Scorer(model, CPU)
+    choose_batching(scorer, setting="")
+    pack = pack_sequences(SEQUENCES, SCORED_FROM)
+
+    trained, scored = (scorer.train(mode)(scorer.inputs(pack)).logprobs for mode in (True, False))
+
+    torch.testing.assert_close(trained, scored, rtol=0, atol=1e-6)
+
+
+def test_a_random_training_pass_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scorer_module, "disable_noise", lambda _model: None)
+    model = Qwen3ForCausalLM(Qwen3Config(**SIZES, attention_dropout=0.5))
+
+    with raises_code(InvalidInput, "model.random_training_pass"):
+        choose_batching(Scorer(model, CPU), (Batching.ROWS,), setting="")
+
+
+def test_the_check_changes_no_weight_and_leaves_no_hook() -> None:
+    model = model_of("gemma2")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+
+    choose_batching(Scorer(model, CPU), setting="")
+
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(module._forward_hooks for module in model.modules())
+    assert model.config.sliding_window == 4
