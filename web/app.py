@@ -50,7 +50,6 @@ from web import (
 )
 from web.accounts.viewer import Viewer
 from web.components.rendering import build_stamp
-from web.launcher.launcher import UnknownRun
 from web.live.followed_run import FollowedRun
 from web.middleware.middleware import SecurityMiddleware, is_for_programs
 from web.middleware.rate_limits import RateLimiter
@@ -58,7 +57,7 @@ from web.middleware.request_resources import RequestResources
 from web.requests.dependencies import ProcessParts, get_followed_run
 from web.security.audit_log import SECRET_PATTERN, AuditedCommand
 from web.security.path_prefix import PathPrefixMiddleware
-from web.security.problems import CODE_HEADER, FieldProblem, problem_response
+from web.security.problems import CODE_HEADER, FieldProblem, NotFound, problem_response
 from web.security.request_bodies import READ_METHODS
 from web.security.roles import LOGIN_ONLY, Permission, Resource, RoutePermissions, least_role_with
 
@@ -76,7 +75,7 @@ ROUTES = (
 log = get_logger()
 
 _STATUS: dict[type[AstraFlowError], int] = {
-    UnknownRun: 404,
+    NotFound: 404,
     InvalidInput: 422,
     UnknownNode: 404,
     UnknownPolicy: 404,

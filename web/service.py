@@ -59,7 +59,8 @@ async def serve(
         try:
             audit_log = AuditLog(database, clock=clock)
             await audit_log.record_interrupted()
-            alerts = AlertStore(database, clock=clock, audit_log=audit_log)
+            mail = _mail(settings)
+            alerts = AlertStore(database, clock=clock, audit_log=audit_log, has_mail=mail is not None)
             engine = AlertEngine(alerts, clock=clock)
             if settings.alerts is not None:
                 await alerts.replace_file_rules(rules_of_file(settings.alerts))
@@ -87,9 +88,7 @@ async def serve(
                         includes_active=settings.is_read_only,
                     ),
                     alerts=alerts,
-                    deliverer=Deliverer(
-                        database, clock=clock, address=_address(settings, listener), mail=_mail(settings)
-                    ),
+                    deliverer=Deliverer(database, clock=clock, address=_address(settings, listener), mail=mail),
                 )
                 try:
                     with _page_lock(settings.directory):

@@ -76,11 +76,6 @@ class Deliverer:
         self._mail = mail
         self._trust = trust
 
-    @property
-    def has_mail(self) -> bool:
-        """Whether a mail server is configured."""
-        return self._mail is not None
-
     async def run(self) -> None:
         """Sends due notices until cancelled."""
         while True:

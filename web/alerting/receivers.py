@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from astraflow.runtime.config.base import Config
 from web.database.tables import AlertReceiver
@@ -24,24 +24,21 @@ class ReceiverKind(Enum):
     MAIL = "mail"
 
 
-class ReceiverSpec(Config):
-    """Receiver of notices."""
+class ReceiverFields(Config):
+    """Fields of a receiver, each valid by itself."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$")
     """Unique name, which rules refer to."""
-    kind: ReceiverKind
+    kind: ReceiverKind = Field(strict=False)
     """Kind of the receiver."""
-    target: str = Field(max_length=2000, repr=False)
+    target: str = Field(max_length=2000, pattern=r"^[!-~]([ -~]*[!-~])?$", repr=False)
     """`https://` URL of a webhook, which is never shown again; or addresses of mail, separated by commas."""
     allows_private: bool = False
     """Whether the URL may lead to this machine or a private network, also by `http://`."""
 
-    @field_validator("target")
-    @classmethod
-    def _is_one_line(cls, value: str) -> str:
-        if not value.strip() or not value.isascii() or not value.isprintable():
-            raise ValueError("cannot use the target: it is empty or has characters beyond ASCII; encode them")
-        return value.strip()
+
+class ReceiverSpec(ReceiverFields):
+    """Receiver of notices."""
 
     @model_validator(mode="after")
     def _is_usable(self) -> Self:

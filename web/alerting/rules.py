@@ -1,6 +1,5 @@
 """Rule of an alert: which values of which runs it watches, its condition, and who is notified."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
@@ -25,9 +24,6 @@ MAX_STEPS = 100_000.0
 EVENT, PROBLEM, DIAGNOSIS = "event", "problem", "diagnosis"
 RECORD_SUBJECTS = (EVENT, PROBLEM, DIAGNOSIS)
 """Subjects whose values are kinds that occur, not numbers."""
-
-_SUBJECT = re.compile(r"[a-z_]{1,40}(/[^\x00-\x1f]{1,200})?")
-_VALUE = re.compile(r"[A-Za-z0-9_.-]{1,120}|\*")
 
 
 def training_subject(policy: str) -> str:
@@ -63,19 +59,19 @@ class Unit(Enum):
     STEPS = "steps"
 
 
-class RuleSpec(Config):
-    """Rule of an alert."""
+class RuleFields(Config):
+    """Fields of a rule, each valid by itself."""
 
     name: str = Field(min_length=1, max_length=80)
     """Unique name."""
     run: str = Field(default="*", min_length=1, max_length=200)
     """Name of a run, or a pattern with `*` and `?`."""
-    series: str
+    series: str = Field(pattern=r"^[a-z_]{1,40}(/[^\x00-\x1f]{1,200})?$")
     """Subject of the series, such as `training/solver`, `policy/*`, `node/gpu-*` or `fleet`; or `event`, `problem` or
     `diagnosis`."""
-    value: str
+    value: str = Field(pattern=r"^([A-Za-z0-9_.-]{1,120}|\*)$")
     """Value of the series, such as `entropy`; or the kind of the record, `*` for any."""
-    condition: Condition
+    condition: Condition = Field(strict=False)
     """Condition of the value."""
     threshold: float | None = None
     """Limit of the value, or of its change; absent for conditions without one."""
@@ -84,12 +80,16 @@ class RuleSpec(Config):
     hold: float = Field(default=0.0, ge=0)
     """Time for which the condition must hold before the alert fires, and must not hold before it is resolved. Seconds
     or steps."""
-    unit: Unit = Unit.SECONDS
+    unit: Unit = Field(default=Unit.SECONDS, strict=False)
     """Unit of `window` and `hold`; steps only for training metrics."""
-    severity: Severity = Severity.WARNING
+    severity: Severity = Field(default=Severity.WARNING, strict=False)
     """Urgency for a person."""
-    receivers: tuple[str, ...] = Field(default=(), max_length=MAX_RULE_RECEIVERS)
+    receivers: tuple[str, ...] = Field(default=(), max_length=MAX_RULE_RECEIVERS, strict=False)
     """Names of the receivers that are notified, besides the page."""
+
+
+class RuleSpec(RuleFields):
+    """Rule of an alert, whose fields belong together."""
 
     @field_validator("name", "run")
     @classmethod
@@ -97,20 +97,6 @@ class RuleSpec(Config):
         if not value.isprintable() or not value.strip():
             raise ValueError("cannot use the text: it is empty or has control characters; use printable characters")
         return value.strip()
-
-    @field_validator("series")
-    @classmethod
-    def _is_subject(cls, value: str) -> str:
-        if not _SUBJECT.fullmatch(value):
-            raise ValueError("cannot use the series: use a subject such as training/solver, policy/*, fleet or event")
-        return value
-
-    @field_validator("value")
-    @classmethod
-    def _is_value(cls, value: str) -> str:
-        if not _VALUE.fullmatch(value):
-            raise ValueError("cannot use the value: use the name of a value, such as entropy or wait")
-        return value
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

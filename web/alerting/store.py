@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from sqlalchemy import func
@@ -12,11 +12,12 @@ from sqlmodel import Session, col, delete, select
 from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.config.base import suggest_name
-from web.alerting.receivers import ReceiverSpec, public_target, signing_key
+from web.alerting.receivers import ReceiverKind, ReceiverSpec, public_target, signing_key
 from web.alerting.rules import MAX_RULES, RuleSpec
 from web.database.db import Database
 from web.database.tables import Alert, AlertDelivery, AlertReceiver, AlertRule
 from web.security.audit_log import AuditedCommand, AuditLog, Author, Facts
+from web.security.problems import NotFound
 
 T = TypeVar("T")
 
@@ -52,9 +53,11 @@ class Rule:
 class AlertStore:
     """Rules, receivers and alerts."""
 
-    def __init__(self, database: Database, *, clock: Clock, audit_log: AuditLog) -> None:
+    def __init__(self, database: Database, *, clock: Clock, audit_log: AuditLog, has_mail: bool = False) -> None:
+        """has_mail: whether a mail server is configured, without which no receiver of mail can be added."""
         self.database = database
         self.clock = clock
+        self.has_mail = has_mail
         self._audit_log = audit_log
         self.changes = 0
         """Number of changes of rules in this process."""
@@ -64,11 +67,11 @@ class AlertStore:
         return await self.database.read(_rules)
 
     async def rule(self, rule_id: int) -> Rule:
-        """The rule with this id. Raises: Conflict for an unknown one."""
+        """The rule with this id. Raises: NotFound."""
         return await self.database.read(lambda session: _rule(_row(session, rule_id)))
 
     async def receiver(self, receiver_id: int) -> AlertReceiver:
-        """The receiver with this id. Raises: Conflict for an unknown one."""
+        """The receiver with this id. Raises: NotFound."""
         return await self.database.read(lambda session: _receiver(session, receiver_id))
 
     async def receivers(self) -> Sequence[AlertReceiver]:
@@ -87,46 +90,36 @@ class AlertStore:
         """The alert with this id; None for an unknown or an old one."""
         return await self.database.read(lambda session: session.get(Alert, alert_id))
 
-    async def create(self, spec: RuleSpec, *, by: Author, reason: str = "") -> int:
-        """Creates a rule; returns its id. Raises: Conflict for a name that exists, or with too many rules;
-        InvalidInput for an unknown receiver."""
+    async def save(self, spec: RuleSpec, *, rule_id: int | None = None, by: Author, reason: str = "") -> int:
+        """Creates a rule, or replaces that with the id, whose alert is resolved; returns the id. The rule is evaluated
+        from now on.
+
+        Raises: NotFound; Conflict for a name of another rule, a rule of the file, and too many rules; InvalidInput for
+        an unknown receiver.
+        """
 
         def write(session: Session) -> int:
             _check_receivers(session, spec)
-            _check_name(session, spec.name)
-            if session.exec(select(func.count()).select_from(AlertRule)).one() >= MAX_RULES:
+            row = AlertRule(name="", created_by=by.name) if rule_id is None else _own_row(session, rule_id)
+            before, old_name = ({}, spec.name) if rule_id is None else (_facts(_rule(row).spec), row.name)
+            if spec.name != row.name:
+                _check_name(session, spec.name)
+            if rule_id is None and session.exec(select(func.count()).select_from(AlertRule)).one() >= MAX_RULES:
                 raise Conflict(
                     f"cannot create the alert rule {spec.name!r}: {MAX_RULES} rules exist; delete one first",
                     code="alert.too_many_rules",
                 )
-            row = AlertRule(
-                name=spec.name, spec_json=spec.model_dump_json(), created_by=by.name, changed_at=self.clock.wall()
-            )
+            row.name, row.spec_json, row.changed_at = spec.name, spec.model_dump_json(), self.clock.wall()
             session.add(row)
             session.flush()
-            self._append(session, by, "alert.create", spec.name, after=_facts(spec), reason=reason)
+            action = "alert.create" if rule_id is None else "alert.change"
+            self._append(session, by, action, old_name, before=before, after=_facts(spec), reason=reason)
             return row.id or 0
 
         return await self._change(write)
 
-    async def change(self, rule_id: int, spec: RuleSpec, *, by: Author, reason: str = "") -> None:
-        """Replaces a rule; its alert is resolved, and the rule is evaluated from now on. Raises: as `create`."""
-
-        def write(session: Session) -> None:
-            row = _own_row(session, rule_id)
-            before = _rule(row).spec
-            _check_receivers(session, spec)
-            if spec.name != before.name:
-                _check_name(session, spec.name)
-            row.name, row.spec_json, row.changed_at = spec.name, spec.model_dump_json(), self.clock.wall()
-            self._append(
-                session, by, "alert.change", before.name, before=_facts(before), after=_facts(spec), reason=reason
-            )
-
-        await self._change(write)
-
     async def mute(self, rule_id: int, *, minutes: float, by: Author, reason: str = "") -> str:
-        """Mutes the notices of a rule for a time, 0 ends it; returns a sentence. Raises: Conflict, InvalidInput."""
+        """Mutes the notices of a rule for a time, 0 ends it; returns a sentence. Raises: NotFound, InvalidInput."""
         if not 0.0 <= minutes * 60.0 <= MAX_MUTE_S:
             most = MAX_MUTE_S / 60.0
             raise InvalidInput(
@@ -143,22 +136,27 @@ class AlertStore:
         return await self._change(write)
 
     async def delete(self, rule_id: int, *, by: Author, reason: str = "") -> str:
-        """Deletes a rule; returns its name. Its alert is resolved. Raises: Conflict."""
+        """Deletes a rule; returns a sentence. Its alert is resolved without a notice. Raises: NotFound, Conflict."""
 
         def write(session: Session) -> str:
             row = _own_row(session, rule_id)
             before = _facts(_rule(row).spec)
             session.delete(row)
             self._append(session, by, "alert.delete", row.name, before=before, reason=reason)
-            return row.name
+            return f"alert rule {row.name} deleted"
 
         return await self._change(write)
 
     async def add_receiver(self, spec: ReceiverSpec, *, by: Author, reason: str = "") -> tuple[int, str]:
         """Adds a receiver; returns its id and the key that signs its notices, which is never shown again.
 
-        Raises: Conflict for a name that exists, or with too many receivers.
+        Raises: Conflict for a name that exists, or with too many receivers; InvalidInput for mail without a server.
         """
+        if spec.kind is ReceiverKind.MAIL and not self.has_mail:
+            raise InvalidInput(
+                "cannot add a receiver of mail: the page has no mail server; start it with --mail FILE",
+                code="alert.no_mail_server",
+            )
 
         def write(session: Session) -> AlertReceiver:
             if session.exec(select(AlertReceiver).where(AlertReceiver.name == spec.name)).first() is not None:
@@ -190,7 +188,8 @@ class AlertStore:
         return row.id or 0, signing_key(self.database.secret, row.salt)
 
     async def delete_receiver(self, receiver_id: int, *, by: Author, reason: str = "") -> str:
-        """Deletes a receiver with its waiting notices; returns its name. Raises: Conflict while a rule uses it."""
+        """Deletes a receiver with its waiting notices; returns a sentence. Raises: NotFound; Conflict while a rule
+        notifies it."""
 
         def write(session: Session) -> str:
             row = _receiver(session, receiver_id)
@@ -204,7 +203,7 @@ class AlertStore:
             session.exec(delete(AlertDelivery).where(col(AlertDelivery.receiver_id) == receiver_id))
             session.delete(row)
             self._append(session, by, "alert.receiver_delete", row.name, reason=reason)
-            return row.name
+            return f"receiver {row.name} deleted"
 
         return await self._change(write)
 
@@ -284,19 +283,20 @@ def _rules(session: Session) -> list[Rule]:
 
 
 def _rule(row: AlertRule) -> Rule:
-    rule = Rule(
+    return Rule(
         id=row.id or 0,
         spec=RuleSpec.parse(json.loads(row.spec_json), where=row.name),
         changed_at=row.changed_at,
         muted_until=row.muted_until,
+        created_by=row.created_by,
+        is_from_file=row.is_from_file,
     )
-    return replace(rule, created_by=row.created_by, is_from_file=row.is_from_file)
 
 
 def _row(session: Session, rule_id: int) -> AlertRule:
     row = session.get(AlertRule, rule_id)
     if row is None:
-        raise Conflict(
+        raise NotFound(
             f"cannot find the alert rule {rule_id}: it was deleted; reload the list of rules", code="alert.unknown_rule"
         )
     return row
@@ -316,7 +316,7 @@ def _own_row(session: Session, rule_id: int) -> AlertRule:
 def _receiver(session: Session, receiver_id: int) -> AlertReceiver:
     row = session.get(AlertReceiver, receiver_id)
     if row is None:
-        raise Conflict(
+        raise NotFound(
             f"cannot find the receiver {receiver_id}: it was deleted; reload the page", code="alert.unknown_receiver"
         )
     return row

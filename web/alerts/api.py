@@ -1,27 +1,23 @@
 """`/api/v1/alerts`: alerts, rules with their test, and receivers."""
 
-from collections.abc import Awaitable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from pydantic import ConfigDict, Field
-from starlette.exceptions import HTTPException
 
-from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
-from astraflow.contract.record_kinds import Severity
+from astraflow.contract.errors import InvalidInput, Unavailable
 from web.alerting.history import Firing, RunTest
-from web.alerting.receivers import ReceiverKind, public_target
-from web.alerting.rules import Condition, RuleSpec, Unit
-from web.alerting.store import AlertStore, Rule
-from web.alerts import routes as page
+from web.alerting.receivers import ReceiverFields, ReceiverSpec, public_target
+from web.alerting.rules import RuleFields, RuleSpec
+from web.alerting.store import Rule
+from web.alerts.routes import run_tests, tested_receiver
 from web.database.tables import MAX_ID, Alert, AlertReceiver
-from web.requests.dependencies import AlertsDep, CommandsDep, DelivererDep, ViewerDep
+from web.requests.dependencies import AlertsDep, CommandsDep, DelivererDep
+from web.rest.changes import ChangeDep, refused_as_conflict
 from web.rest.common import (
     BODY_ERRORS,
-    NAME,
     PREFIX,
     ItemList,
-    Key,
     Limit,
     MessageResponse,
     Reason,
@@ -33,14 +29,11 @@ from web.rest.common import (
 from web.rest.contract_models import fields_of
 from web.security.roles import Permission, needs
 
-T = TypeVar("T")
-
 router = APIRouter(prefix=f"{PREFIX}/alerts", tags=["alerts"])
 
 RuleNumber = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the rule.", examples=[1])]
 ReceiverNumber = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the receiver.", examples=[1])]
 RunName = Annotated[str, Query(max_length=200, description="Name of a run; empty for all.", examples=["reverse-0001"])]
-_PRINTABLE = r"^[!-~]([ -~]*[!-~])?$"
 _EXAMPLE: dict[str, Any] = {
     "name": "Entropy low",
     "run": "*",
@@ -79,44 +72,15 @@ class RuleList(ItemList[RuleResponse]):
     """All rules, by name."""
 
 
-class RuleTestRequest(RequestBody):
+class RuleTestRequest(RuleFields, RequestBody):
     """Rule, as it would be created."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
-    name: str = Field(min_length=1, max_length=80, pattern=_PRINTABLE, description="Unique name.")
-    run: str = Field("*", max_length=200, pattern=_PRINTABLE, description="Name of a run, or a pattern with * and ?.")
-    series: str = Field(
-        max_length=240,
-        pattern=r"^[a-z_]{1,40}(/[!-~]{1,190})?$",
-        description="Subject of the series, such as training/solver, policy/*, node/gpu-* or fleet; or event, problem "
-        "or diagnosis.",
-    )
-    value: str = Field(
-        pattern=r"^([A-Za-z0-9_.-]{1,120}|\*)$",
-        description="Value of the series, such as entropy; or the kind of the record, * for any.",
-    )
-    condition: Condition = Field(strict=False, description="Condition of the value.")
-    threshold: float | None = Field(
-        None, ge=-1e300, le=1e300, description="Limit of the value, or of its change; null for others."
-    )
-    window: float = Field(300.0, gt=0, le=6e5, description="Time over which a change is measured. Seconds or steps.")
-    hold: float = Field(
-        0.0, ge=0, le=6e5, description="Time for which the condition must hold before it fires. Seconds or steps."
-    )
-    unit: Unit = Field(Unit.SECONDS, strict=False, description="Unit of both; steps for training metrics only.")
-    severity: Severity = Field(Severity.WARNING, strict=False, description="Urgency for a person.")
-    receivers: list[Annotated[str, Field(pattern=NAME)]] = Field(
-        [], max_length=10, description="Names of the receivers that are notified."
-    )
-
     @property
     def spec(self) -> RuleSpec:
-        """The rule. Raises: Conflict for fields that do not belong together."""
-        try:
-            return RuleSpec.parse(self.model_dump(mode="json", exclude={"reason"}), where="")
-        except InvalidInput as problem:
-            raise Conflict(str(problem), code="alert.inconsistent_rule") from problem
+        """The rule. Raises: InvalidInput for fields that do not belong together."""
+        return RuleSpec.parse(self.model_dump(mode="json", exclude={"reason"}), where="")
 
 
 class RuleRequest(RuleTestRequest):
@@ -152,7 +116,7 @@ class RuleTestResponse(ItemList[RunTestResponse]):
     """Results of a rule over the last recorded hour of each run that it covers."""
 
 
-class ReceiverRequest(RequestBody):
+class ReceiverRequest(ReceiverFields, RequestBody):
     """Receiver of notices."""
 
     model_config = ConfigDict(
@@ -168,28 +132,15 @@ class ReceiverRequest(RequestBody):
         }
     )
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$", description="Unique name.")
-    kind: Literal["webhook", "mail"] = Field(description="Kind of the receiver.")
-    target: str = Field(
-        max_length=2000,
-        pattern=r"^[!-~]+$",
-        description="https:// URL, which is never shown again; or addresses of mail, separated by commas.",
-    )
-    allows_private: bool = Field(False, description="Whether the URL may lead to this machine or a private network.")
     reason: Reason
 
 
+@fields_of(AlertReceiver, without=("salt", "created_at"))
 class ReceiverResponse(ResponseModel):
     """Receiver of notices, without its secrets."""
 
     id: int = Field(description="Id of the receiver.")
-    name: str = Field(description="Unique name.")
-    kind: ReceiverKind = Field(description="Kind of the receiver.")
     target: str = Field(description="Addresses of mail; of a URL only scheme, host and port.")
-    allows_private: bool = Field(description="Whether the URL may lead to this machine or a private network.")
-    created_by: str = Field(description="Name of the user.")
-    sent_at: float = Field(description="Time of the latest notice that arrived; 0 for none. Unix seconds.")
-    problem: str = Field(description="Cause why the latest notice did not arrive; empty if it did.")
 
 
 class ReceiverList(ItemList[ReceiverResponse]):
@@ -230,19 +181,12 @@ async def rules(alerts: AlertsDep) -> dict[str, Any]:
 
 @router.post("/rules", status_code=201, response_model=RuleResponse, responses=error_responses(*BODY_ERRORS))
 @needs(Permission.OPERATE)
-async def create_rule(
-    commands: CommandsDep, alerts: AlertsDep, viewer: ViewerDep, body: RuleRequest, key: Key
-) -> dict[str, Any]:
+async def create_rule(change: ChangeDep, alerts: AlertsDep, body: RuleRequest) -> dict[str, Any]:
     """Creates a rule.
 
     Returns 409 for a name that exists, an unknown receiver, and fields that do not belong together.
     """
-    spec = body.spec
-
-    async def command() -> str:
-        return str(await _consistent(alerts.create(spec, by=viewer.author, reason=body.reason)))
-
-    rule_id = await commands.once(command, key=key, request=["alert rule", body])
+    rule_id = await change.once(lambda: alerts.save(body.spec, by=change.by, reason=body.reason))
     return _rule(await alerts.rule(int(rule_id)))
 
 
@@ -250,52 +194,29 @@ async def create_rule(
 @needs(Permission.READ)
 async def test_rule(alerts: AlertsDep, body: RuleTestRequest) -> dict[str, Any]:
     """Evaluates a rule over the last recorded hour of each run that it covers. Changes nothing."""
-    return {"items": await _consistent(page.run_tests(alerts, body.spec))}
+    return {"items": await refused_as_conflict(lambda: run_tests(alerts, body.spec))}
 
 
 @router.put("/rules/{rule_id}", response_model=RuleResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OPERATE)
-async def change_rule(
-    commands: CommandsDep, alerts: AlertsDep, viewer: ViewerDep, rule_id: RuleNumber, body: RuleRequest, key: Key
-) -> dict[str, Any]:
+async def change_rule(change: ChangeDep, alerts: AlertsDep, rule_id: RuleNumber, body: RuleRequest) -> dict[str, Any]:
     """Replaces a rule. Its alert is resolved, and it is evaluated from now on. Returns 409 as for a new rule."""
-    await _require_rule(alerts, rule_id)
-    spec = body.spec
-
-    async def command() -> str:
-        await _consistent(alerts.change(rule_id, spec, by=viewer.author, reason=body.reason))
-        return ""
-
-    await commands.once(command, key=key, request=["alert rule", rule_id, body])
+    await change.once(lambda: alerts.save(body.spec, rule_id=rule_id, by=change.by, reason=body.reason))
     return _rule(await alerts.rule(rule_id))
 
 
 @router.post("/rules/{rule_id}/mute", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OPERATE)
-async def mute_rule(
-    commands: CommandsDep, alerts: AlertsDep, viewer: ViewerDep, rule_id: RuleNumber, body: MuteRequest, key: Key
-) -> dict[str, Any]:
+async def mute_rule(change: ChangeDep, alerts: AlertsDep, rule_id: RuleNumber, body: MuteRequest) -> dict[str, str]:
     """Mutes the notices of a rule for a time; the page shows its alerts all the same."""
-    await _require_rule(alerts, rule_id)
-
-    async def command() -> str:
-        return await alerts.mute(rule_id, minutes=body.minutes, by=viewer.author, reason=body.reason)
-
-    return {"message": await commands.once(command, key=key, request=["alert mute", rule_id, body])}
+    return await change.message(lambda: alerts.mute(rule_id, minutes=body.minutes, by=change.by, reason=body.reason))
 
 
 @router.post("/rules/{rule_id}/delete", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OPERATE)
-async def delete_rule(
-    commands: CommandsDep, alerts: AlertsDep, viewer: ViewerDep, rule_id: RuleNumber, body: ReasonRequest, key: Key
-) -> dict[str, Any]:
+async def delete_rule(change: ChangeDep, alerts: AlertsDep, rule_id: RuleNumber, body: ReasonRequest) -> dict[str, str]:
     """Deletes a rule. Its alert is resolved without a notice; past alerts stay."""
-
-    async def command() -> str:
-        await _require_rule(alerts, rule_id)
-        return f"alert rule {await alerts.delete(rule_id, by=viewer.author, reason=body.reason)} deleted"
-
-    return {"message": await commands.once(command, key=key, request=["alert delete", rule_id, body.reason])}
+    return await change.message(lambda: alerts.delete(rule_id, by=change.by, reason=body.reason))
 
 
 @router.get("/receivers", response_model=ReceiverList, responses=error_responses())
@@ -309,31 +230,18 @@ async def receivers(alerts: AlertsDep) -> dict[str, Any]:
     "/receivers", status_code=201, response_model=AddedReceiverResponse, responses=error_responses(*BODY_ERRORS)
 )
 @needs(Permission.ADMINISTER)
-async def add_receiver(
-    commands: CommandsDep,
-    alerts: AlertsDep,
-    deliverer: DelivererDep,
-    viewer: ViewerDep,
-    body: ReceiverRequest,
-    key: Key,
-) -> dict[str, Any]:
+async def add_receiver(change: ChangeDep, alerts: AlertsDep, body: ReceiverRequest) -> dict[str, Any]:
     """Adds a receiver. This response is the only one with the key of its signatures.
 
     Returns 409 for a name that exists, an unusable target, and for mail without a mail server.
     """
-    secret = ""
 
-    async def command() -> str:
-        nonlocal secret
-        try:
-            spec = page.receiver_spec(body.model_dump(exclude={"reason"}), has_mail=deliverer.has_mail)
-        except InvalidInput as problem:
-            raise Conflict(str(problem), code=problem.code) from problem
-        number, secret = await alerts.add_receiver(spec, by=viewer.author, reason=body.reason)
-        return str(number)
+    async def add() -> tuple[int, str]:
+        spec = ReceiverSpec.parse(body.model_dump(mode="json", exclude={"reason"}), where="")
+        return await alerts.add_receiver(spec, by=change.by, reason=body.reason)
 
-    number = await commands.once(command, key=key, request=["alert receiver", body])
-    return {"receiver": _receiver(await alerts.receiver(int(number))), "secret": secret or None}
+    number, secret = await change.once_with_secret(add)
+    return {"receiver": _receiver(await alerts.receiver(int(number))), "secret": secret}
 
 
 @router.post(
@@ -344,9 +252,9 @@ async def test_receiver(
     commands: CommandsDep, alerts: AlertsDep, deliverer: DelivererDep, receiver_id: ReceiverNumber
 ) -> dict[str, Any]:
     """Sends a test notice now. A notice that does not arrive is a normal response: check `has_arrived`."""
-    await _require_receiver(alerts, receiver_id)
+    receiver = await alerts.receiver(receiver_id)
     try:
-        message = await page.tested_receiver(alerts, deliverer, commands, receiver_id)
+        message = await tested_receiver(receiver, deliverer, commands)
     except (InvalidInput, Unavailable) as problem:
         return {"has_arrived": False, "message": str(problem), "code": problem.code}
     return {"has_arrived": True, "message": message, "code": ""}
@@ -357,42 +265,10 @@ async def test_receiver(
 )
 @needs(Permission.ADMINISTER)
 async def delete_receiver(
-    commands: CommandsDep,
-    alerts: AlertsDep,
-    viewer: ViewerDep,
-    receiver_id: ReceiverNumber,
-    body: ReasonRequest,
-    key: Key,
-) -> dict[str, Any]:
+    change: ChangeDep, alerts: AlertsDep, receiver_id: ReceiverNumber, body: ReasonRequest
+) -> dict[str, str]:
     """Deletes a receiver with its waiting notices. Returns 409 while a rule notifies it."""
-
-    async def command() -> str:
-        await _require_receiver(alerts, receiver_id)
-        return f"receiver {await alerts.delete_receiver(receiver_id, by=viewer.author, reason=body.reason)} deleted"
-
-    return {"message": await commands.once(command, key=key, request=["receiver delete", receiver_id, body.reason])}
-
-
-async def _consistent(command: Awaitable[T]) -> T:
-    """Awaits a command on a valid request; what it refuses is a conflict with the rules and receivers that exist."""
-    try:
-        return await command
-    except InvalidInput as problem:
-        raise Conflict(str(problem), code=problem.code) from problem
-
-
-async def _require_rule(alerts: AlertStore, rule_id: int) -> None:
-    try:
-        await alerts.rule(rule_id)
-    except Conflict as problem:
-        raise HTTPException(404, str(problem)) from problem
-
-
-async def _require_receiver(alerts: AlertStore, receiver_id: int) -> None:
-    try:
-        await alerts.receiver(receiver_id)
-    except Conflict as problem:
-        raise HTTPException(404, str(problem)) from problem
+    return await change.message(lambda: alerts.delete_receiver(receiver_id, by=change.by, reason=body.reason))
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

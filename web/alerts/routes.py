@@ -1,11 +1,10 @@
 """`/alerts`: alerts that fire and fired, rules with their form and test, and receivers of notices."""
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Path, Query, Request
+from fastapi import APIRouter, Depends, Form, Path, Query, Request
 from fastapi.responses import Response
 from sqlmodel import Session, col, select
 from starlette.exceptions import HTTPException
@@ -13,11 +12,11 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from web.alerting import history
 from web.alerting.delivery import Deliverer
-from web.alerting.receivers import ReceiverKind, ReceiverSpec
+from web.alerting.receivers import ReceiverKind, ReceiverSpec, public_target
 from web.alerting.rules import DIAGNOSIS, RuleSpec, spec_from_form
 from web.alerting.store import AlertStore
 from web.alerts.views import (
-    CONDITION_LABELS,
+    TONES,
     RuleForm,
     TestView,
     alert_row,
@@ -25,26 +24,17 @@ from web.alerts.views import (
     charted_subject,
     fields_of_spec,
     option_groups,
-    receiver_row,
-    rule_row,
     run_test_view,
     suggested_fields,
 )
 from web.components.rendering import PageRenderer
-from web.database.tables import MAX_ID, RunRecord
+from web.database.tables import MAX_ID, AlertReceiver, RunRecord
 from web.live.followed_run import FollowedRuns
 from web.requests import responses
 from web.requests.commands import Commands
-from web.requests.dependencies import (
-    AlertsDep,
-    CommandsDep,
-    DelivererDep,
-    FollowedRunsDep,
-    PagesDep,
-    ViewerDep,
-)
-from web.requests.responses import redirect_with_flash, redirect_with_result
-from web.security.audit_log import AuditedCommand
+from web.requests.dependencies import AlertsDep, CommandsDep, DelivererDep, FollowedRunsDep, PagesDep, ViewerDep
+from web.requests.responses import redirect_with_flash, redirects
+from web.security.audit_log import AuditedCommand, Author
 from web.security.flash import Flash
 from web.security.problems import CODE_HEADER
 from web.security.roles import Permission, needs
@@ -61,20 +51,81 @@ Reason = Annotated[str, Form(max_length=200)]
 Text = Annotated[str, Query(max_length=300)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleForms:
+    """Forms of rules."""
+
+    pages: PageRenderer
+    alerts: AlertStore
+    followed: FollowedRuns
+
+    async def new(self, fields: Mapping[str, str], receivers: tuple[str, ...] = ()) -> RuleForm:
+        """Returns the form of a new rule with these fields and chosen receivers."""
+        listed = await self.alerts.database.read(history.listed_series)
+        reports = [run.state.report for run in self.followed.all if run.state.report is not None]
+        causes = sorted({problem.cause for report in reports for problem in report.problems if problem.cause})
+        return RuleForm(
+            action="/alerts/new",
+            title="New alert rule",
+            fields=fields,
+            receivers=receivers,
+            groups=option_groups(listed, causes, chosen=fields.get("series", "")),
+            all_receivers=tuple(receiver.name for receiver in await self.alerts.receivers()),
+            runs=tuple(sorted({run.name for run in self.followed.all} - {""})),
+        )
+
+    async def of_rule(self, rule_id: int) -> RuleForm:
+        """Returns the form of a rule. Raises: NotFound."""
+        rule = await self.alerts.rule(rule_id)
+        return replace(
+            await self.new(fields_of_spec(rule.spec), rule.spec.receivers),
+            action=f"/alerts/rules/{rule_id}",
+            title=rule.spec.name,
+            rule_id=rule_id,
+            is_from_file=rule.is_from_file,
+            muted_until=rule.muted_until if rule.muted_until > self.alerts.clock.wall() else 0.0,
+        )
+
+    async def save(self, request: Request, by: Author, rule_id: int | None) -> Response:
+        """Creates or changes the submitted rule; shows the form with what is wrong otherwise."""
+        fields, chosen = await _submitted(request)
+        try:
+            spec = spec_from_form(fields, chosen)
+            await self.alerts.save(spec, rule_id=rule_id, by=by, reason=fields.get("reason", ""))
+        except AstraFlowError as problem:
+            form = await (self.new(fields) if rule_id is None else self.of_rule(rule_id))
+            form = replace(form, fields=fields, receivers=chosen, problem=str(problem), problem_code=problem.code)
+            response = self.page(request, form)
+            response.headers[CODE_HEADER] = problem.code
+            return response
+        done = "created" if rule_id is None else "changed"
+        return redirect_with_flash(Flash(text=f"alert rule {spec.name} {done}", tone="good"), page=PAGE)
+
+    def page(self, request: Request, form: RuleForm, *, test: TestView | None = None) -> Response:
+        """Renders a form, with the result of its test."""
+        status = 422 if form.problem else 200
+        return self.pages.page(request, "alerts/form.html", page="alerts", status=status, form=form, test=test)
+
+
+async def get_forms(pages: PagesDep, alerts: AlertsDep, followed: FollowedRunsDep) -> RuleForms:
+    """Returns the forms of rules."""
+    return RuleForms(pages=pages, alerts=alerts, followed=followed)
+
+
+RuleFormsDep = Annotated[RuleForms, Depends(get_forms)]
+
+
 @router.get("/alerts")
 @needs(Permission.READ)
-async def show(
-    request: Request, pages: PagesDep, alerts: AlertsDep, deliverer: DelivererDep, viewer: ViewerDep
-) -> Response:
+async def show(request: Request, pages: PagesDep, alerts: AlertsDep, viewer: ViewerDep) -> Response:
     """Shows alerts, rules and receivers."""
-    receivers = [receiver_row(row) for row in await alerts.receivers()]
     return pages.page(
         request,
         "alerts/page.html",
         page="alerts",
         is_admin=viewer.may(Permission.ADMINISTER),
-        receivers=receivers,
-        has_mail=deliverer.has_mail,
+        receivers=[(row, public_target(row)) for row in await alerts.receivers()],
+        has_mail=alerts.has_mail,
         **await _listed(alerts),
     )
 
@@ -90,9 +141,7 @@ async def show_table(request: Request, pages: PagesDep, alerts: AlertsDep) -> Re
 @needs(Permission.READ)
 async def show_new(
     request: Request,
-    pages: PagesDep,
-    alerts: AlertsDep,
-    followed: FollowedRunsDep,
+    forms: RuleFormsDep,
     series: Text = "",
     value: Text = "",
     run: Text = "",
@@ -103,113 +152,86 @@ async def show_new(
 
     series: its subject; empty for a chart, whose values name it. chart: address of the chart, which may name the run.
     """
-    run_ids = await alerts.database.read(_run_ids)
-    run = run or charted_run(chart, run_ids) or (followed.by_name("").name if chart else "")
+    database = forms.alerts.database
+    run_ids = await database.read(_run_ids)
+    run = run or charted_run(chart, run_ids) or (forms.followed.by_name("").name if chart else "")
     series = series or (charted_subject(value, policy) if value else "")
     run_id = run_ids.get(run)
     values = []
     if run_id is not None and value:
-        values = await alerts.database.read(lambda session: history.recent_values(session, run_id, series, value))
-    form = await _form(alerts, followed, fields=suggested_fields(series, value, run, values))
+        values = await database.read(lambda session: history.recent_values(session, run_id, series, value))
+    form = await forms.new(suggested_fields(series, value, run, values))
     hint = f"The threshold is a tenth of the range beyond the values of the last recorded hour of {run}."
-    return _form_page(request, pages, replace(form, hint=hint if values else ""))
+    return forms.page(request, replace(form, hint=hint if values else ""))
 
 
 @router.post("/alerts/new")
 @needs(Permission.OPERATE)
-async def create(
-    request: Request, pages: PagesDep, alerts: AlertsDep, followed: FollowedRunsDep, viewer: ViewerDep
-) -> Response:
+async def create(request: Request, forms: RuleFormsDep, viewer: ViewerDep) -> Response:
     """Creates a rule, or shows the form with what is wrong."""
-    fields, chosen = await _submitted(request)
-    try:
-        spec = spec_from_form(fields, chosen)
-        await alerts.create(spec, by=viewer.author, reason=fields.get("reason", ""))
-    except AstraFlowError as problem:
-        form = await _form(alerts, followed, fields=fields, receivers=chosen)
-        return _failed_form(request, pages, form, problem)
-    return redirect_with_flash(Flash(text=f"alert rule {spec.name} created", tone="good"), page=PAGE)
+    return await forms.save(request, viewer.author, None)
 
 
 @router.post("/alerts/test")
 @needs(Permission.READ)
-async def test_rule(request: Request, pages: PagesDep, alerts: AlertsDep, followed: FollowedRunsDep) -> Response:
+async def test_rule(request: Request, forms: RuleFormsDep) -> Response:
     """Evaluates the submitted rule over history and shows when it would have fired. Changes nothing."""
     fields, chosen = await _submitted(request)
-    try:
-        view = await _tested(alerts, spec_from_form(fields, chosen))
-    except AstraFlowError as problem:
-        view = TestView(sentence="", problem=str(problem))
+    test = await _tested(forms.alerts, lambda: spec_from_form(fields, chosen))
     if request.headers.get("hx-request"):
-        return pages.page(request, "alerts/_test.html", test=view)
-    form = await _form(alerts, followed, fields=fields, receivers=chosen)
-    return _form_page(request, pages, form, test=view)
+        return forms.pages.page(request, "alerts/_test.html", test=test)
+    return forms.page(request, await forms.new(fields, chosen), test=test)
 
 
 @router.get("/alerts/rules/{rule_id}")
 @needs(Permission.READ)
-async def show_rule(
-    request: Request, pages: PagesDep, alerts: AlertsDep, followed: FollowedRunsDep, rule_id: Number
-) -> Response:
+async def show_rule(request: Request, forms: RuleFormsDep, rule_id: Number) -> Response:
     """Shows the form of a rule with its test over the last hour."""
-    form = await _rule_form(alerts, followed, rule_id)
-    rule = await alerts.rule(rule_id)
-    return _form_page(request, pages, form, test=await _tested(alerts, rule.spec))
+    form, rule = await forms.of_rule(rule_id), await forms.alerts.rule(rule_id)
+    return forms.page(request, form, test=await _tested(forms.alerts, lambda: rule.spec))
 
 
 @router.post("/alerts/rules/{rule_id}")
 @needs(Permission.OPERATE)
-async def change(
-    request: Request,
-    pages: PagesDep,
-    alerts: AlertsDep,
-    followed: FollowedRunsDep,
-    viewer: ViewerDep,
-    rule_id: Number,
-) -> Response:
+async def change(request: Request, forms: RuleFormsDep, viewer: ViewerDep, rule_id: Number) -> Response:
     """Changes a rule, or shows the form with what is wrong."""
-    fields, chosen = await _submitted(request)
-    try:
-        spec = spec_from_form(fields, chosen)
-        await alerts.change(rule_id, spec, by=viewer.author, reason=fields.get("reason", ""))
-    except AstraFlowError as problem:
-        form = await _rule_form(alerts, followed, rule_id)
-        return _failed_form(request, pages, replace(form, fields=fields, receivers=chosen), problem)
-    return redirect_with_flash(Flash(text=f"alert rule {spec.name} changed", tone="good"), page=PAGE)
+    return await forms.save(request, viewer.author, rule_id)
 
 
 @router.post("/alerts/rules/{rule_id}/mute")
 @needs(Permission.OPERATE)
+@redirects(PAGE, failed="The rule was not muted")
 async def mute(
     alerts: AlertsDep,
     viewer: ViewerDep,
     rule_id: Number,
     minutes: Annotated[float, Form(ge=0, le=1e6)] = 60.0,
     reason: Reason = "",
-) -> Response:
+) -> str:
     """Mutes the notices of a rule for a time; 0 ends it."""
-    command = alerts.mute(rule_id, minutes=minutes, by=viewer.author, reason=reason)
-    return await redirect_with_result(command, failed="The rule was not muted", page=PAGE)
+    return await alerts.mute(rule_id, minutes=minutes, by=viewer.author, reason=reason)
 
 
 @router.get("/alerts/rules/{rule_id}/delete")
 @needs(Permission.OPERATE)
 async def ask_delete(request: Request, pages: PagesDep, alerts: AlertsDep, rule_id: Number) -> Response:
     """Shows the confirmation page for deleting a rule."""
-    rule = await alerts.rule(rule_id)
-    sentence = "Its alert is resolved without a notice. Past alerts stay in the list."
-    return _ask(request, pages, title=f"Delete the rule {rule.spec.name}?", sentence=sentence, button="Delete rule")
+    return pages.confirm(
+        request,
+        page="alerts",
+        title=f"Delete the rule {(await alerts.rule(rule_id)).spec.name}?",
+        sentence="Its alert is resolved without a notice. Past alerts stay in the list.",
+        button="Delete rule",
+        back=PAGE,
+    )
 
 
 @router.post("/alerts/rules/{rule_id}/delete")
 @needs(Permission.OPERATE)
-async def delete(alerts: AlertsDep, viewer: ViewerDep, rule_id: Number, reason: Reason = "") -> Response:
+@redirects(PAGE, failed="The rule was not deleted")
+async def delete(alerts: AlertsDep, viewer: ViewerDep, rule_id: Number, reason: Reason = "") -> str:
     """Deletes a rule."""
-
-    async def command() -> str:
-        return f"alert rule {await alerts.delete(rule_id, by=viewer.author, reason=reason)} deleted"
-
-    return await redirect_with_result(command(), failed="The rule was not deleted", page=PAGE)
+    return await alerts.delete(rule_id, by=viewer.author, reason=reason)
 
 
 @router.get("/alerts/{alert_id}")
@@ -227,27 +249,24 @@ async def show_alert(request: Request, pages: PagesDep, alerts: AlertsDep, alert
 
 @router.post("/alerts/receivers")
 @needs(Permission.ADMINISTER)
+@redirects(RECEIVERS, failed="No receiver was added")
 async def add_receiver(
     request: Request,
     pages: PagesDep,
     alerts: AlertsDep,
-    deliverer: DelivererDep,
     viewer: ViewerDep,
     name: Annotated[str, Form(max_length=60)] = "",
     kind: Annotated[str, Form(max_length=20)] = "",
     target: Annotated[str, Form(max_length=2000)] = "",
     private: Annotated[str, Form(max_length=10)] = "",
     reason: Reason = "",
-) -> Response:
+) -> str | Response:
     """Adds a receiver and shows the key that signs its notices, which is never shown again."""
-    try:
-        fields = {"name": name.strip(), "kind": kind, "target": target, "allows_private": private == "yes"}
-        spec = receiver_spec(fields, has_mail=deliverer.has_mail)
-        _, key = await alerts.add_receiver(spec, by=viewer.author, reason=reason)
-    except AstraFlowError as problem:
-        return redirect_with_flash(Flash.failure("No receiver was added", problem), page=RECEIVERS)
+    fields = {"name": name.strip(), "kind": kind, "target": target.strip(), "allows_private": private == "yes"}
+    spec = ReceiverSpec.parse(fields, where="")
+    _, key = await alerts.add_receiver(spec, by=viewer.author, reason=reason)
     if spec.kind is ReceiverKind.MAIL:
-        return redirect_with_flash(Flash(text=f"receiver {spec.name} added", tone="good"), page=RECEIVERS)
+        return f"receiver {spec.name} added"
     return pages.page(
         request,
         "settings/secret.html",
@@ -261,48 +280,36 @@ async def add_receiver(
 
 @router.post("/alerts/receivers/{receiver_id}/test")
 @needs(Permission.ADMINISTER)
-async def test_receiver(
-    alerts: AlertsDep, deliverer: DelivererDep, commands: CommandsDep, receiver_id: Number
-) -> Response:
+@redirects(RECEIVERS, failed="The test did not arrive")
+async def test_receiver(alerts: AlertsDep, deliverer: DelivererDep, commands: CommandsDep, receiver_id: Number) -> str:
     """Sends a test notice now."""
-    command = tested_receiver(alerts, deliverer, commands, receiver_id)
-    return await redirect_with_result(command, failed="The test did not arrive", page=RECEIVERS)
+    return await tested_receiver(await alerts.receiver(receiver_id), deliverer, commands)
 
 
 @router.get("/alerts/receivers/{receiver_id}/delete")
 @needs(Permission.ADMINISTER)
 async def ask_delete_receiver(request: Request, pages: PagesDep, alerts: AlertsDep, receiver_id: Number) -> Response:
     """Shows the confirmation page for deleting a receiver."""
-    receiver = await alerts.receiver(receiver_id)
-    sentence = "Notices that wait for it are dropped."
-    return _ask(request, pages, title=f"Delete the receiver {receiver.name}?", sentence=sentence, button="Delete")
+    return pages.confirm(
+        request,
+        page="alerts",
+        title=f"Delete the receiver {(await alerts.receiver(receiver_id)).name}?",
+        sentence="Notices that wait for it are dropped.",
+        button="Delete",
+        back=PAGE,
+    )
 
 
 @router.post("/alerts/receivers/{receiver_id}/delete")
 @needs(Permission.ADMINISTER)
-async def delete_receiver(alerts: AlertsDep, viewer: ViewerDep, receiver_id: Number, reason: Reason = "") -> Response:
+@redirects(RECEIVERS, failed="The receiver was not deleted")
+async def delete_receiver(alerts: AlertsDep, viewer: ViewerDep, receiver_id: Number, reason: Reason = "") -> str:
     """Deletes a receiver that no rule notifies."""
-
-    async def command() -> str:
-        return f"receiver {await alerts.delete_receiver(receiver_id, by=viewer.author, reason=reason)} deleted"
-
-    return await redirect_with_result(command(), failed="The receiver was not deleted", page=RECEIVERS)
+    return await alerts.delete_receiver(receiver_id, by=viewer.author, reason=reason)
 
 
-def receiver_spec(fields: Mapping[str, object], *, has_mail: bool) -> ReceiverSpec:
-    """Builds a receiver. has_mail: whether a mail server is configured. Raises: InvalidInput."""
-    spec = ReceiverSpec.parse(fields, where="")
-    if spec.kind is ReceiverKind.MAIL and not has_mail:
-        raise InvalidInput(
-            "cannot add a receiver of mail: the page has no mail server; start it with --mail FILE",
-            code="alert.no_mail_server",
-        )
-    return spec
-
-
-async def tested_receiver(alerts: AlertStore, deliverer: Deliverer, commands: Commands, receiver_id: int) -> str:
-    """Sends a test notice and audits it; returns a sentence. Raises: Conflict, Unavailable, InvalidInput."""
-    receiver = await alerts.receiver(receiver_id)
+async def tested_receiver(receiver: AlertReceiver, deliverer: Deliverer, commands: Commands) -> str:
+    """Sends a test notice and audits it; returns a sentence. Raises: Unavailable, InvalidInput."""
     command = AuditedCommand(action="alert.receiver_test", target=receiver.name)
     return await commands.audited(command, lambda: deliverer.send_test(receiver))
 
@@ -317,8 +324,9 @@ async def run_tests(alerts: AlertStore, spec: RuleSpec) -> tuple[history.RunTest
     return await alerts.database.read(lambda session: history.tested(session, spec))
 
 
-async def _tested(alerts: AlertStore, spec: RuleSpec) -> TestView:
+async def _tested(alerts: AlertStore, read: Callable[[], RuleSpec]) -> TestView:
     try:
+        spec = read()
         return run_test_view(await run_tests(alerts, spec), spec)
     except InvalidInput as problem:
         return TestView(sentence="", problem=str(problem))
@@ -327,12 +335,14 @@ async def _tested(alerts: AlertStore, spec: RuleSpec) -> TestView:
 async def _listed(alerts: AlertStore) -> dict[str, Any]:
     now, run_ids = alerts.clock.wall(), await alerts.database.read(_run_ids)
     rows = [alert_row(alert, run_ids, now=now) for alert in await alerts.alerts(limit=LISTED_ALERTS)]
-    firing = [row for row in rows if row.ended_at is None]
-    counts = Counter(row.rule_id for row in firing)
+    firing = [row for row in rows if row.alert.ended_at is None]
     return {
         "firing": firing,
-        "past": [row for row in rows if row.ended_at is not None],
-        "rules": [rule_row(rule, counts, now=now) for rule in await alerts.rules()],
+        "past": [row for row in rows if row.alert.ended_at is not None],
+        "rules": await alerts.rules(),
+        "firing_rules": {row.alert.rule_id for row in firing},
+        "tones": TONES,
+        "now": now,
     }
 
 
@@ -341,62 +351,6 @@ async def _submitted(request: Request) -> tuple[dict[str, str], tuple[str, ...]]
     form = await request.form()
     fields = {name: value for name, value in form.items() if isinstance(value, str) and name != "receiver"}
     return fields, tuple(value for value in form.getlist("receiver") if isinstance(value, str))
-
-
-async def _form(
-    alerts: AlertStore, followed: FollowedRuns, *, fields: Mapping[str, str], receivers: tuple[str, ...] = ()
-) -> RuleForm:
-    listed = await alerts.database.read(history.listed_series)
-    reports = [run.state.report for run in followed.all if run.state.report is not None]
-    causes = sorted({problem.cause for report in reports for problem in report.problems if problem.cause})
-    return RuleForm(
-        action="/alerts/new",
-        title="New alert rule",
-        fields=fields,
-        receivers=receivers,
-        groups=option_groups(listed, causes, chosen=fields.get("series", "")),
-        conditions=tuple((condition.value, label) for condition, label in CONDITION_LABELS.items()),
-        all_receivers=tuple(receiver.name for receiver in await alerts.receivers()),
-        runs=tuple(sorted({run.name for run in followed.all} - {""})),
-    )
-
-
-async def _rule_form(alerts: AlertStore, followed: FollowedRuns, rule_id: int) -> RuleForm:
-    rule = await alerts.rule(rule_id)
-    form = await _form(alerts, followed, fields=fields_of_spec(rule.spec), receivers=rule.spec.receivers)
-    return replace(
-        form,
-        action=f"/alerts/rules/{rule_id}",
-        title=rule.spec.name,
-        rule_id=rule_id,
-        is_from_file=rule.is_from_file,
-        muted_until=rule.muted_until if rule.muted_until > alerts.clock.wall() else 0.0,
-    )
-
-
-def _form_page(request: Request, pages: PageRenderer, form: RuleForm, *, test: TestView | None = None) -> Response:
-    status = 422 if form.problem else 200
-    return pages.page(request, "alerts/form.html", page="alerts", status=status, form=form, test=test)
-
-
-def _failed_form(request: Request, pages: PageRenderer, form: RuleForm, problem: AstraFlowError) -> Response:
-    response = _form_page(request, pages, replace(form, problem=str(problem), problem_code=problem.code))
-    response.headers[CODE_HEADER] = problem.code
-    return response
-
-
-def _ask(request: Request, pages: PageRenderer, *, title: str, sentence: str, button: str) -> Response:
-    return pages.page(
-        request,
-        "confirm.html",
-        page="alerts",
-        title=title,
-        sentence=sentence,
-        action=request.url.path,
-        button=button,
-        back=PAGE,
-        tone="bad",
-    )
 
 
 def _run_ids(session: Session) -> dict[str, int]:

@@ -3,21 +3,18 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from astraflow.contract.record_kinds import Severity
 from astraflow.contract.reports.diagnosis import LimitingCause
 from astraflow.contract.training_metrics import TRAINING_METRICS, training_metric
 from web.alerting.history import RunTest
-from web.alerting.receivers import public_target
 from web.alerting.rules import DIAGNOSIS, EVENT, PROBLEM, RECORD_SUBJECTS, Condition, RuleSpec, Unit
 from web.alerting.series_labels import event_kinds, series_label, value_label
-from web.alerting.store import Rule
 from web.charts.panels import CHARTS
 from web.components import formats
 from web.components.layout import datetime_field_text
-from web.database.tables import Alert, AlertReceiver
+from web.database.tables import Alert
 from web.history.capacity import FLEET_VALUES
 from web.history.points import VALUES
 
@@ -55,53 +52,14 @@ LOW_IS_BAD = ("reward", "ready", "ratio", "nodes", "produced", "consumed", "epis
 class AlertRow:
     """One alert."""
 
-    id: int
-    rule_id: int
-    rule: str
-    severity: str
+    alert: Alert
     tone: str
-    run: str
     run_href: str
     """Page of the run; empty for one without a record."""
     chart_href: str
     """Chart at the time of the alert; empty without one."""
-    text: str
     value: str
-    began_at: float
-    ended_at: float | None
     lasted: str
-    ended_because: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleRow:
-    """One rule."""
-
-    id: int
-    name: str
-    sentence: str
-    run: str
-    severity: str
-    tone: str
-    receivers: str
-    firing: int
-    """Runs for which it fires. Count."""
-    muted_until: float
-    """Unix seconds; 0 if it is not muted."""
-    is_from_file: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverRow:
-    """One receiver, without its secrets."""
-
-    id: int
-    name: str
-    kind: str
-    target: str
-    is_private: bool
-    sent_at: float
-    problem: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +81,9 @@ class RuleForm:
     receivers: Sequence[str]
     """Chosen receivers."""
     groups: tuple[OptionGroup, ...]
-    conditions: tuple[tuple[str, str], ...]
     all_receivers: tuple[str, ...]
     runs: tuple[str, ...]
+    conditions: tuple[tuple[str, str], ...] = tuple((item.value, label) for item, label in CONDITION_LABELS.items())
     units: tuple[str, ...] = tuple(unit.value for unit in Unit)
     severities: tuple[str, ...] = tuple(severity.value for severity in Severity)
     rule_id: int | None = None
@@ -167,20 +125,12 @@ def alert_row(alert: Alert, run_ids: Mapping[str, int], *, now: float) -> AlertR
     run_id = run_ids.get(alert.run)
     run_href = f"/runs/{run_id}" if run_id is not None else ""
     return AlertRow(
-        id=alert.id or 0,
-        rule_id=alert.rule_id,
-        rule=alert.rule_name,
-        severity=alert.severity,
+        alert=alert,
         tone=TONES.get(alert.severity, "warn") if alert.ended_at is None else "off",
-        run=alert.run,
         run_href=run_href,
         chart_href=chart_href(alert, run_id, now=now) if run_id is not None else "",
-        text=alert.text,
         value=formats.figure(alert.number),
-        began_at=alert.began_at,
-        ended_at=alert.ended_at,
         lasted=formats.duration((now if alert.ended_at is None else alert.ended_at) - alert.began_at),
-        ended_because=alert.ended_because,
     )
 
 
@@ -225,35 +175,6 @@ def charted_subject(value: str, policy: str) -> str:
         return "fleet"
     kind = "policy" if value in VALUES and not is_described else "training"
     return f"{kind}/{policy or '*'}"
-
-
-def rule_row(rule: Rule, firing: Mapping[int, int], *, now: float) -> RuleRow:
-    """Returns a rule as a line. firing: number of alerts that fire, by id of the rule."""
-    return RuleRow(
-        id=rule.id,
-        name=rule.spec.name,
-        sentence=rule.spec.sentence,
-        run=rule.spec.run,
-        severity=rule.spec.severity.value,
-        tone=TONES[rule.spec.severity.value],
-        receivers=", ".join(("page", *rule.spec.receivers)),
-        firing=firing.get(rule.id, 0),
-        muted_until=rule.muted_until if rule.muted_until > now else 0.0,
-        is_from_file=rule.is_from_file,
-    )
-
-
-def receiver_row(receiver: AlertReceiver) -> ReceiverRow:
-    """Returns a receiver as a line."""
-    return ReceiverRow(
-        id=receiver.id or 0,
-        name=receiver.name,
-        kind=receiver.kind,
-        target=public_target(receiver),
-        is_private=receiver.allows_private,
-        sent_at=receiver.sent_at,
-        problem=receiver.problem,
-    )
 
 
 def option_groups(
@@ -348,8 +269,3 @@ def run_test_view(tests: Sequence[RunTest], spec: RuleSpec) -> TestView:
     return TestView(
         sentence=f"It would {times} in the last recorded {hours} of {runs}: {spec.sentence}.", rows=tuple(rows[:20])
     )
-
-
-def time_text(at: float) -> str:
-    """Returns a time as the page writes it."""
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"

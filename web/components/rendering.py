@@ -119,6 +119,22 @@ class PageRenderer:
             flash.clear(response)
         return response
 
+    def confirm(
+        self, request: Request, *, page: str, title: str, sentence: str, button: str, back: str, tone: str = "bad"
+    ) -> HTMLResponse:
+        """Renders the question before an action, whose form is posted to the address of the request."""
+        return self.page(
+            request,
+            "confirm.html",
+            page=page,
+            title=title,
+            sentence=sentence,
+            action=f"{request.url.path}{f'?{request.url.query}' if request.url.query else ''}",
+            button=button,
+            back=back,
+            tone=tone,
+        )
+
 
 def rendered(template: str, **context: Any) -> str:
     """Renders a template that is no page: without a viewer, a run and static files."""

@@ -18,6 +18,7 @@ from astraflow.runtime.logs import get_logger
 from web.launcher.catalogue import CLI_COMMAND
 from web.launcher.environments import child_environment
 from web.launcher.options import LaunchOptions
+from web.security.problems import NotFound
 
 log = get_logger()
 
@@ -27,7 +28,7 @@ _STARTED_PROCESSES: list[subprocess.Popen[bytes]] = []
 """Processes that outlive the launcher; Python warns about running processes without a reference."""
 
 
-class UnknownRun(InvalidInput):
+class UnknownRun(NotFound):
     """No run of that name has a folder on this machine."""
 
 

@@ -5,8 +5,12 @@ rendered from, where that is cheaper than rendering, and the digest of the regio
 """
 
 import hashlib
+import inspect
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import ParamSpec
+from urllib.parse import quote
 
 from fastapi import Request
 from fastapi.responses import RedirectResponse, Response
@@ -65,6 +69,36 @@ DEFAULT_REASON = "requested on the dashboard"
 def reason_of(text: str) -> str:
     """Reason for the journal; secrets are redacted as in the audit log."""
     return SECRET_PATTERN.sub("[secret]", text) or DEFAULT_REASON
+
+
+P = ParamSpec("P")
+
+
+def redirects(
+    page: str, *, failed: str
+) -> Callable[[Callable[P, Awaitable[str | Flash | Response]]], Callable[P, Awaitable[Response]]]:
+    """Makes a route of a command: it redirects with the command's sentence, or with its error after `failed`.
+
+    page: its `{name}` are parameters of the route. A response of the command is returned as it is.
+    """
+
+    def decorate(command: Callable[P, Awaitable[str | Flash | Response]]) -> Callable[P, Awaitable[Response]]:
+        @wraps(command)
+        async def route(*args: P.args, **kwargs: P.kwargs) -> Response:
+            try:
+                result = await command(*args, **kwargs)
+            except AstraFlowError as problem:
+                result = Flash.failure(failed, problem)
+            if isinstance(result, Response):
+                return result
+            flash = Flash(text=result, tone="good") if isinstance(result, str) else result
+            return redirect_with_flash(flash, page=page.format_map({k: quote(str(v)) for k, v in kwargs.items()}))
+
+        signature = inspect.signature(command).replace(return_annotation=Response)
+        route.__signature__ = signature  # type: ignore[attr-defined]  # FastAPI reads the parameters of the route there
+        return route
+
+    return decorate
 
 
 async def redirect_with_result(

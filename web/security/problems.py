@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
+from astraflow.contract.errors import InvalidInput
+
 MEDIA_TYPE = "application/problem+json"
 """Source: RFC 9457."""
 
@@ -49,6 +51,10 @@ REMEDIES = {
     503: f"Retry in a few seconds. {UNCERTAIN}",
     504: f"Retry. {UNCERTAIN}",
 }
+
+
+class NotFound(InvalidInput):
+    """The request names something that does not exist: status 404."""
 
 
 class FieldProblem(BaseModel):

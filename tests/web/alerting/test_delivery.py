@@ -42,7 +42,7 @@ def clock() -> AdvancedClock:
 
 @pytest.fixture
 def store(database: Database, clock: AdvancedClock) -> AlertStore:
-    return AlertStore(database, clock=clock, audit_log=AuditLog(database, clock=clock))
+    return AlertStore(database, clock=clock, audit_log=AuditLog(database, clock=clock), has_mail=True)
 
 
 def alert(**fields: Any) -> Alert:
@@ -255,8 +255,8 @@ async def test_receivers_are_unique_bounded_audited_without_secrets_and_kept_whi
         await add_hook(store, "http://localhost:9/other")
     fields = {"name": "r", "series": "fleet", "value": "nodes", "condition": "below", "threshold": 1.0}
     with pytest.raises(InvalidInput):
-        await store.create(RuleSpec.parse({**fields, "receivers": ["hok"]}, where=""), by=ADA)
-    rule = await store.create(RuleSpec.parse({**fields, "receivers": ["hook"]}, where=""), by=ADA)
+        await store.save(RuleSpec.parse({**fields, "receivers": ["hok"]}, where=""), by=ADA)
+    rule = await store.save(RuleSpec.parse({**fields, "receivers": ["hook"]}, where=""), by=ADA)
     with pytest.raises(Conflict) as problem:
         await store.delete_receiver(number, by=ADA)
     assert problem.value.code == "alert.receiver_used"
