@@ -55,6 +55,7 @@ from web.middleware.middleware import SecurityMiddleware, is_for_programs
 from web.middleware.rate_limits import RateLimiter
 from web.middleware.request_resources import RequestResources
 from web.requests.dependencies import ProcessParts, get_followed_run
+from web.rest.common import PREFIX
 from web.security.audit_log import SECRET_PATTERN, AuditedCommand
 from web.security.path_prefix import PathPrefixMiddleware
 from web.security.problems import CODE_HEADER, FieldProblem, NotFound, problem_response
@@ -168,6 +169,8 @@ async def _on_bad_request(request: Request, problem: Exception) -> Response:
 
 async def _on_astraflow_error(request: Request, problem: Exception) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(problem, kind)), 502)
+    if status == 422 and request.url.path.startswith(PREFIX) and request.method not in READ_METHODS:
+        status = 409  # the request matches the API's schema; the state of the run refuses it
     return _error(request, status, str(problem), code=problem.code if isinstance(problem, AstraFlowError) else "")
 
 

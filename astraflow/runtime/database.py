@@ -96,12 +96,19 @@ def open_database(url: str, *, migrations: Path, repair_hint: str, is_synced: bo
     """
     engine = _engine(url, repair_hint=repair_hint, is_synced=is_synced)
     try:
-        revision, newest = _revision(engine), newest_revision(migrations)
+        revision, known = _revision(engine), revisions(migrations)
+        newest = known[-1]
         if revision is not None and revision > newest:
             raise InvalidInput(
                 f"cannot use the database {_name(engine)!r}: a later release wrote it (revision {revision}, this one "
                 f"has {newest}); use that release, or restore the backup from before the upgrade",
                 code="database.later_release",
+            )
+        if revision is not None and revision not in known:
+            raise InvalidInput(
+                f"cannot use the database {_name(engine)!r}: a draft from before the first release wrote it (revision "
+                f"{revision}); use the software that wrote it, or an empty database",
+                code="database.draft",
             )
         if revision != newest:
             migrate(engine, migrations)
@@ -114,9 +121,9 @@ def open_database(url: str, *, migrations: Path, repair_hint: str, is_synced: bo
     return engine
 
 
-def newest_revision(migrations: Path) -> str:
-    """Returns the newest revision in a folder; the names of its files begin with ascending revisions."""
-    return max(path.stem.partition("_")[0] for path in (migrations / "versions").glob("[0-9]*.py"))
+def revisions(migrations: Path) -> list[str]:
+    """Returns the revisions in a folder, oldest first; the names of its files begin with them."""
+    return sorted(path.stem.partition("_")[0] for path in (migrations / "versions").glob("[0-9]*.py"))
 
 
 def migrate(engine: Engine, migrations: Path) -> None:

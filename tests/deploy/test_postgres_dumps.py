@@ -1,4 +1,4 @@
-"""The commands of docs/how-to/upgrade.md for PostgreSQL restore dumps of an earlier revision."""
+"""The commands of docs/how-to/upgrade.md for PostgreSQL restore dumps."""
 
 import os
 import re
@@ -26,15 +26,15 @@ esac
 """
 """`docker compose` with the database server of the test as the service `database`."""
 
-FIRST = {
+ROWS = {
     "page": ("web/database/migrations", "insert into users (id, name, role, created_at) values (1, 'ada', 'admin', 5)"),
     "fleet": (
         "maintainer/fleet/ledger/migrations",
-        "insert into fleet_decisions (ordinal, at, kind, pool, actor, role, reason, message, key) "
-        "values (1, 7.5, 'launch_failed', 'eu', 'ada', 'rule', 'boot', '', '')",
+        "insert into fleet_decisions (ordinal, at, kind, pool, actor, role, reason, cause, severity, values_json, key, "
+        "findings_json) values (1, 7.5, 'launch_failed', 'eu', 'ada', 'rule', 'boot', '', 'info', '{}', '', '[]')",
     ),
 }
-"""Migrations of each database, and a row in the tables of their first revision."""
+"""Migrations of each database, and a row in its tables."""
 
 
 def documented() -> tuple[str, str]:
@@ -46,14 +46,14 @@ def documented() -> tuple[str, str]:
 
 
 def fill(url: URL, name: str) -> None:
-    """Creates the tables of the first revision with one row."""
-    migrations, row = FIRST[name]
+    """Creates the tables with one row."""
+    migrations, row = ROWS[name]
     engine = create_engine(url)
     config = Config()
     config.set_main_option("script_location", str(ROOT / migrations))
     with engine.begin() as connection:
         config.attributes["connection"] = connection
-        command.upgrade(config, "0001" if name == "fleet" else "head")
+        command.upgrade(config, "head")
         connection.execute(text(row))
     engine.dispose()
 
@@ -68,7 +68,7 @@ def names(url: URL, query: str) -> list[str]:
 
 
 @pytest.mark.needs("postgresql")
-def test_dumps_of_an_earlier_revision_replace_migrated_databases(tmp_path: Path) -> None:
+def test_dumps_replace_later_databases(tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "docker").write_text(COMPOSE)
@@ -89,7 +89,7 @@ def test_dumps_of_an_earlier_revision_replace_migrated_databases(tmp_path: Path)
             subprocess.run(["sh", "-ec", commands], env=environment, check=True, timeout=120)
 
         def opened() -> tuple[list[str], list[str]]:
-            """Migrates both databases as the services do; returns the names of users and of authors of decisions."""
+            """Opens both databases as the services do; returns the names of users and of authors of decisions."""
             open_database(tmp_path / "web", str(server.set(database="page"))).close()
             open_ledger(tmp_path / "fleet", str(server.set(database="fleet"))).close()
             return names(page, "select name from users"), names(fleet, "select actor from fleet_decisions")

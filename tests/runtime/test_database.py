@@ -100,14 +100,18 @@ async def test_the_database_uses_a_write_ahead_log_and_a_damaged_one_is_refused(
         open_in(tmp_path)
 
 
-async def test_a_database_of_a_later_release_is_refused_unchanged(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("revision", "code"), [("9999", "database.later_release"), ("0001", "database.draft")])
+async def test_a_database_of_a_later_release_or_of_a_draft_is_refused_unchanged(
+    tmp_path: Path, revision: str, code: str
+) -> None:
     database = open_in(tmp_path)
-    database.write_sync(lambda session: session.execute(text("UPDATE alembic_version SET version_num = '9999'")))
+    change = text("UPDATE alembic_version SET version_num = :revision").bindparams(revision=revision)
+    database.write_sync(lambda session: session.execute(change))
     database.close()
-    with raises_code(InvalidInput, "database.later_release"):
+    with raises_code(InvalidInput, code):
         open_in(tmp_path)
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection:
-        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("9999",)
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == (revision,)
 
 
 async def test_an_unreachable_server_is_an_outage_and_not_invalid_input() -> None:

@@ -12,6 +12,7 @@ from web.accounts.sessions import ADMIN
 from web.accounts.viewer import Viewer
 from web.database.tables import ApiToken, RoleGrant, User
 from web.security.audit_log import AuditedCommand
+from web.security.problems import NotFound
 from web.security.roles import ROLES_BY_RANK, Resource, Role
 
 MAX_RUN_NAME_LETTERS = 200
@@ -95,12 +96,12 @@ class Grants:
         return await self._store.change(write)
 
     async def revoke(self, grant_id: int, *, by: Viewer, reason: str = "") -> str:
-        """Revokes a grant; returns a sentence about it. Raises: Conflict for an unknown grant."""
+        """Revokes a grant; returns a sentence about it. Raises: NotFound; Conflict for the own rights."""
 
         def write(session: Session) -> str:
             row = session.get(RoleGrant, grant_id)
             if row is None:
-                raise Conflict("cannot revoke the grant: it was revoked already; reload the page", code="grant.unknown")
+                raise NotFound("cannot revoke the grant: it was revoked already; reload the page", code="grant.unknown")
             user = session.get_one(User, row.user_id)
             token = session.get(ApiToken, row.token_id) if row.token_id is not None else None
             if token is None and row.user_id == by.user_id:

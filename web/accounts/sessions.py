@@ -5,14 +5,15 @@ from collections.abc import Sequence
 
 from sqlmodel import Session
 
-from astraflow.contract.errors import Conflict, NotAuthenticated
+from astraflow.contract.errors import NotAuthenticated
 from web.accounts import queries
 from web.accounts.queries import AccountStore
 from web.accounts.viewer import Viewer
 from web.database.tables import BrowserSession, LoginToken, User
 from web.process_settings import SESSION_S
 from web.security.audit_log import AuditedCommand, Author
-from web.security.roles import Grant, Role
+from web.security.problems import NotFound
+from web.security.roles import Grant, Permission, Role
 
 ADMIN = "admin"
 """Name of the user that starts the process."""
@@ -120,19 +121,19 @@ class Sessions:
             form_token=self._store.digest(f"forms of {cookie}"),
         )
 
-    async def list_for(self, viewer: Viewer, *, for_all_users: bool) -> Sequence[tuple[BrowserSession, User]]:
-        """Open sessions of the viewer or of all users, newest first."""
-        now, user_id = self._store.clock.wall(), None if for_all_users else viewer.user_id
+    async def list_for(self, viewer: Viewer) -> Sequence[tuple[BrowserSession, User]]:
+        """Open sessions of the viewer, for admins of all users, newest first."""
+        now, user_id = self._store.clock.wall(), None if viewer.may(Permission.ADMINISTER) else viewer.user_id
         return await self._store.database.read(lambda session: queries.open_sessions(session, now=now, user_id=user_id))
 
-    async def revoke(self, cookie_hash: str, *, by: Viewer, for_all_users: bool, reason: str = "") -> None:
-        """Ends a session: the viewer's own or, with `for_all_users`, any. Raises: Conflict if it has ended already."""
+    async def revoke(self, cookie_hash: str, *, by: Viewer, reason: str = "") -> str:
+        """Ends a session: the viewer's own or, for admins, any; returns a sentence. Raises: NotFound."""
 
-        def write(session: Session) -> None:
+        def write(session: Session) -> str:
             now = self._store.clock.wall()
             row = session.get(BrowserSession, cookie_hash)
-            if row is None or (row.user_id != by.user_id and not for_all_users) or not _is_open(row, now):
-                raise Conflict(
+            if row is None or not by.may_end_access_of(row.user_id) or not _is_open(row, now):
+                raise NotFound(
                     "cannot end the session: it has ended already, or belongs to another user; reload the page",
                     code="session.unknown",
                 )
@@ -143,8 +144,9 @@ class Sessions:
                 action="session.close" if is_here else "session.revoke", target=target, reason=reason
             )
             self._store.audit_log.append(session, by.author, command)
+            return "session ended"
 
-        await self._store.change(write)
+        return await self._store.change(write)
 
 
 def _is_open(row: BrowserSession, now: float) -> bool:

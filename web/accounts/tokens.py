@@ -11,7 +11,8 @@ from web.accounts.queries import AccountStore
 from web.accounts.viewer import Viewer
 from web.database.tables import ApiToken, User
 from web.security.audit_log import AuditedCommand
-from web.security.roles import ROLE_PERMISSIONS, Grant, Role
+from web.security.problems import NotFound
+from web.security.roles import ROLE_PERMISSIONS, Grant, Permission, Role
 
 PREFIX = "astraflow_pat_"
 """Prefix of every token, by which people and scanners recognise one."""
@@ -108,18 +109,18 @@ class Tokens:
             ends_at=token_row.expires_at,
         )
 
-    async def list_for(self, viewer: Viewer, *, for_all_users: bool) -> Sequence[tuple[ApiToken, User]]:
-        """Valid tokens of the viewer or of all users, newest first."""
-        now, user_id = self._store.clock.wall(), None if for_all_users else viewer.user_id
+    async def list_for(self, viewer: Viewer) -> Sequence[tuple[ApiToken, User]]:
+        """Valid tokens of the viewer, for admins of all users, newest first."""
+        now, user_id = self._store.clock.wall(), None if viewer.may(Permission.ADMINISTER) else viewer.user_id
         return await self._store.database.read(lambda session: queries.tokens(session, now=now, user_id=user_id))
 
-    async def revoke(self, token_id: int, *, by: Viewer, for_all_users: bool, reason: str = "") -> str:
-        """Revokes a token: the viewer's own or, with `for_all_users`, any; returns its name. Raises: Conflict."""
+    async def revoke(self, token_id: int, *, by: Viewer, reason: str = "") -> str:
+        """Revokes a token: the viewer's own or, for admins, any; returns a sentence. Raises: NotFound."""
 
         def write(session: Session) -> str:
             row = session.get(ApiToken, token_id)
-            if row is None or (row.user_id != by.user_id and not for_all_users) or row.revoked_at is not None:
-                raise Conflict(
+            if row is None or not by.may_end_access_of(row.user_id) or row.revoked_at is not None:
+                raise NotFound(
                     "cannot revoke the token: it is revoked already, or belongs to another user; reload the page",
                     code="token.unknown",
                 )
@@ -127,6 +128,6 @@ class Tokens:
             owner = session.get_one(User, row.user_id).name
             command = AuditedCommand(action="token.revoke", target=row.name, before={"owner": owner}, reason=reason)
             self._store.audit_log.append(session, by.author, command)
-            return row.name
+            return f"token {row.name} revoked"
 
         return await self._store.change(write)

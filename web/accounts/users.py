@@ -15,6 +15,7 @@ from web.accounts.sessions import ADMIN, Sessions
 from web.accounts.viewer import Viewer
 from web.database.tables import User
 from web.security.audit_log import AuditedCommand, Author
+from web.security.problems import NotFound
 from web.security.roles import Role
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
@@ -32,6 +33,10 @@ class Users:
     async def all(self) -> Sequence[User]:
         """All users, by name."""
         return await self._store.database.read(queries.users)
+
+    async def user(self, user_id: int) -> User:
+        """The user with this id. Raises: NotFound."""
+        return await self._store.database.read(lambda session: _user(session, user_id))
 
     async def admins(self) -> Sequence[str]:
         """Names of enabled admins, who can grant roles."""
@@ -59,8 +64,8 @@ class Users:
             )
         )
 
-    async def add(self, name: str, role: Role, *, by: Viewer, reason: str = "") -> str:
-        """Adds a local user; returns the token of a link to log in and choose a password.
+    async def add(self, name: str, role: Role, *, by: Viewer, reason: str = "") -> tuple[str, str]:
+        """Adds a local user; returns the name and the token of a link to log in and choose a password.
 
         Raises: InvalidInput for an invalid name; Conflict for a name that exists.
         """
@@ -71,7 +76,7 @@ class Users:
                 code="account.invalid_name",
             )
 
-        def write(session: Session) -> str:
+        def write(session: Session) -> tuple[str, str]:
             if queries.user_named(session, name) is not None:
                 raise Conflict(
                     f"cannot add the user {name!r}: it exists already; choose another name", code="account.exists"
@@ -79,7 +84,7 @@ class Users:
             user = queries.add_user(session, name, role=role.value, now=self._store.clock.wall())
             command = AuditedCommand(action="user.add", target=name, after={"role": role.value}, reason=reason)
             self._store.audit_log.append(session, by.author, command)
-            return self._sessions.new_link(session, user)
+            return name, self._sessions.new_link(session, user)
 
         return await self._store.change(write)
 
@@ -100,7 +105,7 @@ class Users:
         return await self._store.change(write)
 
     async def set_role(self, user_id: int, role: Role, *, by: Viewer, reason: str = "") -> str:
-        """Sets the role of another user; returns the name. Raises: Conflict for oneself and for the admin that starts
+        """Sets the role of another user; returns a sentence. Raises: Conflict for oneself and for the admin that starts
         the process."""
 
         def write(session: Session) -> str:
@@ -114,12 +119,12 @@ class Users:
             )
             user.role = role.value
             self._store.audit_log.append(session, by.author, command)
-            return user.name
+            return f"{user.name} now has the role {role.value}"
 
         return await self._store.change(write)
 
     async def set_disabled(self, user_id: int, *, is_disabled: bool, by: Viewer, reason: str = "") -> str:
-        """Disables a user, ending sessions, links and tokens; or enables them again. Returns the name."""
+        """Disables a user, ending sessions, links and tokens; or enables them again. Returns a sentence."""
 
         def write(session: Session) -> str:
             user, now = _other(session, user_id, by), self._store.clock.wall()
@@ -130,7 +135,7 @@ class Users:
                 action="user.disable" if is_disabled else "user.enable", target=user.name, reason=reason
             )
             self._store.audit_log.append(session, by.author, command)
-            return user.name
+            return f"{user.name} is {'disabled' if is_disabled else 'enabled'}"
 
         return await self._store.change(write)
 
@@ -165,9 +170,11 @@ class Users:
 
 
 def _local(session: Session, user_id: int) -> User:
-    user = session.get(User, user_id)
-    if user is None or user.identity is not None:
-        raise Conflict("cannot invite the user: no such local user; reload the page", code="account.unknown_user")
+    user = _user(session, user_id)
+    if user.identity is not None:
+        raise Conflict(
+            "cannot invite the user: it logs in through a provider; see its account there", code="account.provider_user"
+        )
     if user.name == ADMIN:
         raise Conflict(
             f"cannot invite {ADMIN!r}: only the start of the process creates its login link; restart the web process",
@@ -178,10 +185,17 @@ def _local(session: Session, user_id: int) -> User:
     return user
 
 
-def _other(session: Session, user_id: int, by: Viewer) -> User:
+def _user(session: Session, user_id: int) -> User:
     user = session.get(User, user_id)
     if user is None:
-        raise Conflict("cannot change the user: unknown; reload the page", code="account.unknown_user")
+        raise NotFound(
+            f"cannot find user {user_id}: it does not exist; reload the list of users", code="account.unknown_user"
+        )
+    return user
+
+
+def _other(session: Session, user_id: int, by: Viewer) -> User:
+    user = _user(session, user_id)
     if user.name == ADMIN:
         raise Conflict(
             f"cannot change {ADMIN!r}: this user starts the process and keeps its role", code="account.protected_user"

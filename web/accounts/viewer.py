@@ -59,6 +59,10 @@ class Viewer:
             return False
         return self.effective_role(Resource(run=run, pool=pool)).may(permission)
 
+    def may_end_access_of(self, user_id: int) -> bool:
+        """True if the viewer may end sessions and tokens of a user: the own ones, and as an admin any."""
+        return user_id == self.user_id or self.may(Permission.ADMINISTER)
+
     def may_somewhere(self, permission: Permission, *, run: str) -> bool:
         """True if the viewer has the permission on the run or on at least one of its pools."""
         resources = [grant.resource for grant in (*self.grants, *self.scope_grants) if grant.resource.run == run]

@@ -100,7 +100,10 @@ class AlertStore:
 
         def write(session: Session) -> int:
             _check_receivers(session, spec)
-            row = AlertRule(name="", created_by=by.name) if rule_id is None else _own_row(session, rule_id)
+            if rule_id is None:
+                row = AlertRule(name="", spec_json="", created_by=by.name, changed_at=0.0)
+            else:
+                row = _own_row(session, rule_id)
             before, old_name = ({}, spec.name) if rule_id is None else (_facts(_rule(row).spec), row.name)
             if spec.name != row.name:
                 _check_name(session, spec.name)

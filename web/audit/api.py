@@ -12,12 +12,12 @@ from web.audit import queries as audit_queries
 from web.audit import routes as page
 from web.audit.queries import AuditFilter, filter_from
 from web.database.tables import MAX_ID, AuditEntry
-from web.requests.dependencies import AuditLogDep, CommandsDep, DatabaseDep, RetentionDep, ViewerDep
+from web.requests.dependencies import AuditLogDep, DatabaseDep, RetentionDep
+from web.rest.changes import ChangeDep
 from web.rest.common import (
     BODY_ERRORS,
     PREFIX,
     ItemList,
-    Key,
     Limit,
     Reason,
     RequestBody,
@@ -140,13 +140,7 @@ async def retention(retention: RetentionDep) -> dict[str, Any]:
 
 @router.put("/retention", response_model=RetentionResponse, responses=error_responses(*BODY_ERRORS))
 @needs(Permission.ADMINISTER)
-async def set_retention(
-    commands: CommandsDep, retention: RetentionDep, viewer: ViewerDep, body: RetentionRequest, key: Key
-) -> dict[str, Any]:
+async def set_retention(change: ChangeDep, retention: RetentionDep, body: RetentionRequest) -> dict[str, Any]:
     """Sets the retention. Older entries are deleted within a day, which is itself recorded in the log."""
-
-    async def command() -> str:
-        await retention.set_days(body.days, by=viewer.author, reason=body.reason)
-        return str(body.days)
-
-    return {"days": int(await commands.once(command, key=key, request=["retention", body]))}
+    await change.once(lambda: retention.set_days(body.days, by=change.by, reason=body.reason))
+    return {"days": body.days}

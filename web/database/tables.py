@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, UniqueConstraint
+from sqlalchemy import BigInteger, Table, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
 MAX_ID = 2**31 - 1
@@ -394,3 +394,9 @@ class AlertDelivery(SQLModel, table=True):
     """Unix seconds."""
     next_at: float
     """Time of the next attempt. Unix seconds."""
+
+
+def own_tables() -> list[Table]:
+    """Tables of this module."""
+    names = {model.__tablename__ for model in globals().values() if hasattr(model, "__tablename__")}
+    return [table for table in SQLModel.metadata.sorted_tables if table.name in names]

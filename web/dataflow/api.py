@@ -6,7 +6,6 @@ from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.plugins import PluginChange, PluginSpec
 from astraflow.contract.reports.report import FlowReport, Report, StreamReport
@@ -179,10 +178,7 @@ async def _set(
 async def _change(commands: Commands, change: PluginChange, key: str) -> dict[str, Any]:
     if not change.specs_by_slot():
         raise HTTPException(409, "cannot change plugins: the request names none; send a selector or filters")
-    try:
-        return {"message": await flow_commands.change_plugins(commands, change, key=key)}
-    except InvalidInput as problem:
-        raise HTTPException(409, str(problem)) from problem
+    return {"message": await flow_commands.change_plugins(commands, change, key=key)}
 
 
 def _flow(report: Report, name: str) -> FlowReport:

@@ -1,7 +1,7 @@
 """`/dataflow`: the path of groups as a diagram. `/flows/{id}`, `/policies/{id}`: pauses flows and changes plugins."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Form, Request
@@ -27,8 +27,8 @@ from web.dataflow.plugin_form import (
 from web.dataflow.views import COLUMNS, PERIODS, dataflow_sheet, dataflow_view
 from web.requests.commands import Commands, form_key
 from web.requests.dependencies import AdminsDep, CommandsDep, PagesDep, RecorderDep, StateDep, ViewerDep
-from web.requests.responses import DEFAULT_REASON, redirect_with_result
-from web.security.flash import Undo
+from web.requests.responses import DEFAULT_REASON, redirects
+from web.security.flash import Flash, Undo
 from web.security.roles import Permission, ResourceKind, needs
 from web.state.run_state import RunState
 
@@ -82,16 +82,14 @@ MAX_FIELDS = 100
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def ask_pause(request: Request, pages: PagesDep, flow: str, back: Back = "") -> Response:
     """Shows the confirmation page for pausing a flow."""
-    return pages.page(
+    return pages.confirm(
         request,
-        "confirm.html",
         page="dataflow",
         title=f"Pause flow {FlowId(flow)}?",
         sentence=(
             "No new group is issued; leased tasks finish and their results are kept. The trainer consumes the buffer, "
             "then waits. You can resume at any time; nothing is lost."
         ),
-        action=f"{request.url.path}{f'?back={back}' if back else ''}",
         button="Pause flow",
         back=f"/{back}",
         tone="",
@@ -100,16 +98,18 @@ async def ask_pause(request: Request, pages: PagesDep, flow: str, back: Back = "
 
 @router.post("/flows/{flow:path}/pause")
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
-async def pause(commands: CommandsDep, flow: str, back: Back = "", reason: str = Form("")) -> Response:
+@redirects("/{back}", failed="The flow was not changed")
+async def pause(commands: CommandsDep, flow: str, back: Back = "", reason: str = Form("")) -> Flash:
     """Pauses the flow: no new group is issued."""
-    return await _set(commands, flow, is_paused=True, reason=reason, back=back)
+    return await _set(commands, flow, is_paused=True, reason=reason)
 
 
 @router.post("/flows/{flow:path}/resume")
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
-async def resume(commands: CommandsDep, flow: str, back: Back = "", reason: str = Form("")) -> Response:
+@redirects("/{back}", failed="The flow was not changed")
+async def resume(commands: CommandsDep, flow: str, back: Back = "", reason: str = Form("")) -> Flash:
     """Resumes the flow."""
-    return await _set(commands, flow, is_paused=False, reason=reason, back=back)
+    return await _set(commands, flow, is_paused=False, reason=reason)
 
 
 @router.get("/flows/{flow:path}/plugins")
@@ -122,27 +122,22 @@ async def ask_plugins(request: Request, pages: PagesDep, state: StateDep, flow: 
 
 @router.post("/flows/{flow:path}/plugins")
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
-async def change_plugins(
-    request: Request, commands: CommandsDep, state: StateDep, viewer: ViewerDep, flow: str
-) -> Response:
+@redirects("/dataflow", failed="Nothing was changed")
+async def change_plugins(request: Request, commands: CommandsDep, state: StateDep, viewer: ViewerDep, flow: str) -> str:
     """Plans the selector and filters that differ from the active or planned ones."""
     form, flow_report = await _fields(request), _flow(state, flow)
-
-    def change() -> PluginChange:
-        selector, filters = requested_plugin(form, PluginSlot.SELECTOR), requested_filters(form)
-        has_other = selector is not None and changes_plugins(
-            PluginSlot.SELECTOR, [selector], [flow_report.selector], flow_report.planned
-        )
-        return PluginChange(
-            flow=flow_report.id,
-            selector=selector if has_other else None,
-            filters=filters
-            if changes_plugins(PluginSlot.FILTERS, filters, flow_report.filters, flow_report.planned)
-            else None,
-            actor=viewer.name,
-            reason=_reason(form),
-        )
-
+    selector, filters = requested_plugin(form, PluginSlot.SELECTOR), requested_filters(form)
+    has_other = selector is not None and changes_plugins(
+        PluginSlot.SELECTOR, [selector], [flow_report.selector], flow_report.planned
+    )
+    has_other_filters = changes_plugins(PluginSlot.FILTERS, filters, flow_report.filters, flow_report.planned)
+    change = PluginChange(
+        flow=flow_report.id,
+        selector=selector if has_other else None,
+        filters=filters if has_other_filters else None,
+        actor=viewer.name,
+        reason=_reason(form),
+    )
     return await _change(commands, change)
 
 
@@ -156,42 +151,33 @@ async def ask_sampler(request: Request, pages: PagesDep, state: StateDep, policy
 
 @router.post("/policies/{policy:path}/sampler")
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
+@redirects("/dataflow", failed="Nothing was changed")
 async def change_sampler(
     request: Request, commands: CommandsDep, state: StateDep, viewer: ViewerDep, policy: str
-) -> Response:
+) -> str:
     """Plans the sampler if it differs from the active or planned one."""
     form, stream = await _fields(request), _stream(state, policy)
-
-    def change() -> PluginChange:
-        sampler = requested_plugin(form, PluginSlot.SAMPLER)
-        has_other = sampler is not None and changes_plugins(
-            PluginSlot.SAMPLER, [sampler], [stream.sampler], stream.planned
-        )
-        return PluginChange(
-            policy=stream.policy, sampler=sampler if has_other else None, actor=viewer.name, reason=_reason(form)
-        )
-
+    sampler = requested_plugin(form, PluginSlot.SAMPLER)
+    has_other = sampler is not None and changes_plugins(PluginSlot.SAMPLER, [sampler], [stream.sampler], stream.planned)
+    change = PluginChange(
+        policy=stream.policy, sampler=sampler if has_other else None, actor=viewer.name, reason=_reason(form)
+    )
     return await _change(commands, change)
 
 
-async def _set(commands: Commands, flow: str, *, is_paused: bool, reason: str, back: str) -> Response:
+async def _set(commands: Commands, flow: str, *, is_paused: bool, reason: str) -> Flash:
     key = form_key(flow, is_paused, time.time_ns())
-    command = flow_commands.pause_flow(commands, FlowId(flow), is_paused=is_paused, key=key, reason=reason)
-    undo = Undo.RESUME if is_paused else None
-    return await redirect_with_result(command, failed="The flow was not changed", page=f"/{back}", undo=undo, of=flow)
+    text = await flow_commands.pause_flow(commands, FlowId(flow), is_paused=is_paused, key=key, reason=reason)
+    return Flash(text=text, tone="good", undo=Undo.RESUME if is_paused else None, of=flow)
 
 
-async def _change(commands: Commands, read: Callable[[], PluginChange]) -> Response:
-    async def command() -> str:
-        change = read()
-        if not change.specs_by_slot():
-            raise InvalidInput(
-                "cannot change plugins: these are already active or planned; choose others",
-                code="plugin.nothing_to_change",
-            )
-        return await flow_commands.change_plugins(commands, change, key=form_key(time.time_ns()))
-
-    return await redirect_with_result(command(), failed="Nothing was changed", page="/dataflow")
+async def _change(commands: Commands, change: PluginChange) -> str:
+    if not change.specs_by_slot():
+        raise InvalidInput(
+            "cannot change plugins: these are already active or planned; choose others",
+            code="plugin.nothing_to_change",
+        )
+    return await flow_commands.change_plugins(commands, change, key=form_key(time.time_ns()))
 
 
 def _form_page(request: Request, pages: PageRenderer, form: PluginForm) -> Response:

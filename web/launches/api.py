@@ -8,7 +8,6 @@ from starlette.exceptions import HTTPException
 from astraflow.client.local_runs import LAUNCH_LOG, LocalRun, LocalRunState, log_tail
 from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.contract.launching import RecipeCard
-from web.launcher.launcher import UnknownRun
 from web.launcher.options import LaunchOptions
 from web.launches import commands as launch_commands
 from web.launches import launch_choice
@@ -71,11 +70,8 @@ async def launch(
     Returns 403 for settings that the role may not override, 404 for an unknown recipe or run, and 409 for settings
     that the recipe refuses.
     """
-    try:
-        choice = await _chosen(launches, commands, body, Purpose.LAUNCH, key=key)
-        name = await launch_commands.launch(launches, commands, choice, reason=body.reason, key=key)
-    except InvalidInput as problem:
-        raise HTTPException(409, str(problem)) from problem
+    choice = await _chosen(launches, commands, body, Purpose.LAUNCH, key=key)
+    name = await launch_commands.launch(launches, commands, choice, reason=body.reason, key=key)
     return _to_response(await launches.launcher.launch(name))
 
 
@@ -91,13 +87,10 @@ async def preview(
     that the role may not override (then no provider is queried), 404 for an unknown recipe or run, and 409 for one
     that cannot be read.
     """
-    try:
-        choice = await _chosen(launches, commands, body, Purpose.PREFLIGHT)
-        if choice.refusals:
-            raise NotPermitted(choice.refusal_text, code="launch.refused")
-        return _preview(choice)
-    except InvalidInput as problem:
-        raise HTTPException(409, str(problem)) from problem
+    choice = await _chosen(launches, commands, body, Purpose.PREFLIGHT)
+    if choice.refusals:
+        raise NotPermitted(choice.refusal_text, code="launch.refused")
+    return _preview(choice)
 
 
 @router.get("/launches/{name}", response_model=LaunchResponse, responses=error_responses(404))
@@ -133,12 +126,7 @@ async def resume(
     launches: LaunchesDep, commands: CommandsDep, name: RunName, body: ReasonRequest, key: Key
 ) -> dict[str, Any]:
     """Resumes a stopped run. Returns 409 while it is running, or if it never started."""
-    try:
-        await launch_commands.resume(launches, commands, name, reason=body.reason, key=key)
-    except UnknownRun:
-        raise
-    except InvalidInput as problem:
-        raise HTTPException(409, str(problem)) from problem
+    await launch_commands.resume(launches, commands, name, reason=body.reason, key=key)
     return _to_response(await launches.launcher.launch(name))
 
 

@@ -32,7 +32,7 @@ from web.requests.dependencies import (
     PagesDep,
     ViewerDep,
 )
-from web.requests.responses import DEFAULT_REASON, redirect_with_flash
+from web.requests.responses import DEFAULT_REASON, redirect_with_flash, redirects
 from web.requests.run_lookup import Launches
 from web.security.addresses import local_path
 from web.security.flash import Flash
@@ -121,10 +121,9 @@ async def launch(request: Request, pages: PagesDep, launches: LaunchesDep, comma
     choice = await _chosen(request, launches, commands, Purpose.PREFLIGHT if is_check else Purpose.LAUNCH)
     if is_check or not choice.is_ready:
         return _form_page(request, pages, "new", choice, status=choice.status)
+    reason, key = form_values.get("reason", ""), form_values.get("key", "")
     try:
-        name = await launch_commands.launch(
-            launches, commands, choice, reason=form_values.get("reason", ""), key=form_values.get("key", "")
-        )
+        name = await launch_commands.launch(launches, commands, choice, reason=reason, key=key)
     except AstraFlowError as problem:
         return redirect_with_flash(Flash.failure("The run was not launched", problem), page="/runs/new")
     return redirect_with_flash(Flash(text=f"The run {name} was launched", tone="good"), page=f"/launches/{name}")
@@ -170,42 +169,31 @@ async def log(launches: LaunchesDep, name: str, program: str = LAUNCH_LOG, after
 async def ask_stop(request: Request, pages: PagesDep, launches: LaunchesDep, name: str) -> Response:
     """Shows the confirmation page for stopping a run."""
     launched = await launches.launcher.launch(name)
-    return pages.page(
+    return pages.confirm(
         request,
-        "confirm.html",
         page="runs",
         title=f"Stop {launched.name}?",
-        sentence=(
-            "Its nodes return unfinished tasks, and all its processes end. Accepted results are kept: "
-            "the run can be resumed."
-        ),
-        action=request.url.path,
+        sentence="Its nodes return unfinished tasks, and all its processes end. Accepted results are kept: the run can "
+        "be resumed.",
         button="Stop run",
         back=f"/launches/{launched.name}",
-        tone="bad",
     )
 
 
 @router.post("/launches/{name}/stop")
 @needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
-async def stop(launches: LaunchesDep, commands: CommandsDep, name: str, reason: str = Form("")) -> Response:
+@redirects("/launches/{name}", failed="The run was not stopped")
+async def stop(launches: LaunchesDep, commands: CommandsDep, name: str, reason: str = Form("")) -> str:
     """Requests that the run stops."""
-    try:
-        await launch_commands.stop(launches, commands, name, reason=reason)
-    except AstraFlowError as problem:
-        return redirect_with_flash(Flash.failure("The run was not stopped", problem), page=f"/launches/{name}")
-    return redirect_with_flash(Flash(text=f"{name} is stopping", tone="good"), page=f"/launches/{name}")
+    return f"{await launch_commands.stop(launches, commands, name, reason=reason)} is stopping"
 
 
 @router.post("/launches/{name}/resume")
 @needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
-async def resume(launches: LaunchesDep, commands: CommandsDep, name: str) -> Response:
+@redirects("/launches/{name}", failed="The run was not resumed")
+async def resume(launches: LaunchesDep, commands: CommandsDep, name: str) -> str:
     """Resumes the run from where it stopped."""
-    try:
-        await launch_commands.resume(launches, commands, name, reason=DEFAULT_REASON)
-    except AstraFlowError as problem:
-        return redirect_with_flash(Flash.failure("The run was not resumed", problem), page=f"/launches/{name}")
-    return redirect_with_flash(Flash(text=f"{name} is resuming", tone="good"), page=f"/launches/{name}")
+    return f"{await launch_commands.resume(launches, commands, name, reason=DEFAULT_REASON)} is resuming"
 
 
 @router.post("/runs/watch")

@@ -141,7 +141,7 @@ async def return_from_provider(
 @needs(Permission.OWN)
 async def log_out(accounts: AccountsDep, viewer: ViewerDep) -> Response:
     """Ends this browser's session."""
-    await accounts.sessions.revoke(viewer.session, by=viewer, for_all_users=False)
+    await accounts.sessions.revoke(viewer.session, by=viewer)
     response = RedirectResponse("/login", 303)
     response.delete_cookie(accounts.sessions.cookie_name, path="/")
     return response

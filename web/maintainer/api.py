@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.errors import Unavailable
 from astraflow.contract.fleet.maintainer import Maintainer, MaintainerMode, Proposal, TranscriptEntry, TranscriptPage
 from astraflow.contract.fleet.plans import PlanId
 from web.database.tables import MAX_ID
@@ -160,11 +160,7 @@ async def reject(
 ) -> DecisionEntry:
     """Rejects a proposal, which can then not be applied. Returns 409 if it is not waiting."""
     await _snapshot(fleet, maintainer)
-    try:
-        done = await maintainer_commands.reject(commands, PlanId(plan), key=key, reason=body.reason)
-    except InvalidInput as problem:
-        raise HTTPException(409, str(problem)) from problem
-    return entry_of(done)
+    return entry_of(await maintainer_commands.reject(commands, PlanId(plan), key=key, reason=body.reason))
 
 
 @router.get("/transcript", response_model=TranscriptResponse, responses=error_responses())

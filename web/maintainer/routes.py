@@ -22,7 +22,7 @@ from web.pools.views import fleet_view
 from web.requests import responses
 from web.requests.commands import form_key
 from web.requests.dependencies import AdminsDep, CommandsDep, FleetDep, MaintainerDep, PagesDep
-from web.requests.responses import redirect_with_result
+from web.requests.responses import redirects
 from web.security.roles import Permission, ResourceKind, needs
 
 router = APIRouter()
@@ -174,60 +174,48 @@ async def show_proposal(
 
 @router.post("/maintainer/proposals/{plan}/approve")
 @needs(Permission.APPROVE, on=ResourceKind.PLAN)
-async def approve(commands: CommandsDep, plan: PlanName, key: Key = "", reason: Reason = "") -> Response:
+@redirects(PAGE_PATH, failed="The proposal was not approved")
+async def approve(commands: CommandsDep, plan: PlanName, key: Key = "", reason: Reason = "") -> str:
     """Approves a proposal, which applies its plan."""
-
-    async def command() -> str:
-        why = reason.strip() or "approved on the page"
-        done = await maintainer_commands.approve(commands, PlanId.unchecked(plan), key=key, reason=why)
-        return f"Approved: {done.message or 'no change'}"
-
-    return await redirect_with_result(command(), failed="The proposal was not approved", page=PAGE_PATH)
+    why = reason.strip() or "approved on the page"
+    done = await maintainer_commands.approve(commands, PlanId.unchecked(plan), key=key, reason=why)
+    return f"Approved: {done.message or 'no change'}"
 
 
 @router.post("/maintainer/proposals/{plan}/reject")
 @needs(Permission.APPROVE, on=ResourceKind.PLAN)
-async def reject(commands: CommandsDep, plan: PlanName, key: Key = "", reason: Reason = "") -> Response:
+@redirects(PAGE_PATH, failed="The proposal was not rejected")
+async def reject(commands: CommandsDep, plan: PlanName, key: Key = "", reason: Reason = "") -> str:
     """Rejects a proposal, with a reason."""
-
-    async def command() -> str:
-        if not reason.strip():
-            raise InvalidInput(
-                "cannot reject a proposal: the reason is missing; enter one", code="maintainer.reason_missing"
-            )
-        done = await maintainer_commands.reject(commands, PlanId.unchecked(plan), key=key, reason=reason.strip())
-        return f"Rejected: {render_summary(done)}"
-
-    return await redirect_with_result(command(), failed="The proposal was not rejected", page=PAGE_PATH)
+    if not reason.strip():
+        raise InvalidInput(
+            "cannot reject a proposal: the reason is missing; enter one", code="maintainer.reason_missing"
+        )
+    done = await maintainer_commands.reject(commands, PlanId.unchecked(plan), key=key, reason=reason.strip())
+    return f"Rejected: {render_summary(done)}"
 
 
 @router.post("/maintainer/mode")
 @needs(Permission.APPROVE, on=ResourceKind.RUN)
+@redirects(PAGE_PATH, failed="The mode was not changed")
 async def set_mode(
     commands: CommandsDep, mode: Annotated[str, Form(max_length=20)] = "", key: Key = "", reason: Reason = ""
-) -> Response:
+) -> str:
     """Sets the maintainer's mode."""
-
-    async def command() -> str:
-        if mode not in {known_mode.value for known_mode in MaintainerMode}:
-            known_modes = ", ".join(known_mode.value for known_mode in MaintainerMode)
-            raise InvalidInput(
-                f"cannot set the mode: unknown mode {mode!r}; use {known_modes}", code="maintainer.unknown_mode"
-            )
-        why = reason.strip() or "set on the page"
-        done = await maintainer_commands.set_mode(commands, MaintainerMode(mode), key=key, reason=why)
-        return render_summary(done)[:1].upper() + render_summary(done)[1:]
-
-    return await redirect_with_result(command(), failed="The mode was not changed", page=PAGE_PATH)
+    if mode not in {known_mode.value for known_mode in MaintainerMode}:
+        known_modes = ", ".join(known_mode.value for known_mode in MaintainerMode)
+        raise InvalidInput(
+            f"cannot set the mode: unknown mode {mode!r}; use {known_modes}", code="maintainer.unknown_mode"
+        )
+    why = reason.strip() or "set on the page"
+    done = await maintainer_commands.set_mode(commands, MaintainerMode(mode), key=key, reason=why)
+    return render_summary(done)[:1].upper() + render_summary(done)[1:]
 
 
 @router.post("/maintainer/wake")
 @needs(Permission.APPROVE, on=ResourceKind.RUN)
-async def wake(commands: CommandsDep, key: Key = "", reason: Reason = "") -> Response:
+@redirects(PAGE_PATH, failed="The maintainer was not woken")
+async def wake(commands: CommandsDep, key: Key = "", reason: Reason = "") -> str:
     """Lets the maintainer wake once, without a signal and within its budgets."""
-
-    async def command() -> str:
-        await maintainer_commands.wake(commands, key=key, reason=reason.strip() or "woken on the page")
-        return "The maintainer wakes within seconds; its transcript shows what it does"
-
-    return await redirect_with_result(command(), failed="The maintainer was not woken", page=PAGE_PATH)
+    await maintainer_commands.wake(commands, key=key, reason=reason.strip() or "woken on the page")
+    return "The maintainer wakes within seconds; its transcript shows what it does"

@@ -9,12 +9,12 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.ids import NodeId
 from astraflow.contract.reports.report import NodeReport, NodeState, Report
-from web.requests.dependencies import CommandsDep, ControlDep, ReportDep, StateDep, ViewerDep
+from web.requests.dependencies import ReportDep, StateDep
+from web.rest.changes import ChangeDep
 from web.rest.common import (
     BODY_ERRORS,
     NAME,
     PREFIX,
-    Key,
     Limit,
     MessageResponse,
     NodeName,
@@ -101,26 +101,17 @@ async def nodes(
 
 @router.post("/nodes/{node:path}/drain", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OPERATE, on=ResourceKind.NODE)
-async def drain(
-    commands: CommandsDep,
-    report: ReportDep,
-    control: ControlDep,
-    viewer: ViewerDep,
-    node: NodeName,
-    body: DrainRequest,
-    key: Key,
-) -> dict[str, Any]:
+async def drain(change: ChangeDep, report: ReportDep, node: NodeName, body: DrainRequest) -> dict[str, str]:
     """Drains a node: it finishes its tasks and leaves the run. No result is lost.
 
     The fleet service replaces an instance that it started: to have fewer nodes, plan a change of the pool.
     """
     _node(report, node)
-
-    async def command() -> str:
-        return await control.drain_node(NodeId(node), actor=viewer.name, reason=body.reason, deadline_s=body.deadline_s)
-
     audited = AuditedCommand(action="node.drain", target=node, reason=body.reason)
-    return {"message": await commands.audited_once(audited, command, key=key, request=("drain", node, body))}
+    return await change.audited(
+        audited,
+        lambda: change.commands.drain_node(NodeId(node), reason=body.reason, deadline_s=body.deadline_s),
+    )
 
 
 @router.get("/nodes/{node:resource}", response_model=NodeDetail, responses=error_responses(404))

@@ -36,7 +36,7 @@ from web.requests.dependencies import (
     StateDep,
 )
 from web.requests.range_points import HistorySource
-from web.requests.responses import reason_of, redirect_with_flash, redirect_with_result
+from web.requests.responses import reason_of, redirect_with_flash, redirects
 from web.security.audit_log import AuditedCommand
 from web.security.flash import Flash
 from web.security.roles import Permission, Resource, ResourceKind, needs
@@ -214,11 +214,11 @@ async def ask_drain(request: Request, pages: PagesDep, fleet: FleetDep, nodes: N
 
 @router.post("/nodes/{node:path}/drain")
 @needs(Permission.OPERATE, on=ResourceKind.NODE)
-async def drain(commands: CommandsDep, node: str, reason: Annotated[str, Form()] = "") -> Response:
+@redirects("/nodes", failed="The node was not drained")
+async def drain(commands: CommandsDep, node: str, reason: Annotated[str, Form()] = "") -> str:
     """Drains the node: it finishes its tasks and leaves the run."""
     command = AuditedCommand(action="node.drain", target=node, reason=reason)
-    drained = commands.audited(command, lambda: commands.drain_node(NodeId(node), reason=reason_of(reason)))
-    return await redirect_with_result(drained, failed="The node was not drained", page="/nodes")
+    return await commands.audited(command, lambda: commands.drain_node(NodeId(node), reason=reason_of(reason)))
 
 
 @router.get("/nodes/{node:path}/rate.{ending}")

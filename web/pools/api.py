@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.errors import Unavailable
 from astraflow.contract.fleet.instances import LaunchId
 from astraflow.contract.fleet.plans import PlanId, PlanRequest
 from astraflow.contract.fleet.pools import FleetStatus, Pool
@@ -82,10 +82,7 @@ async def plan(
         retire=tuple(LaunchId(launch) for launch in body.retire) if isinstance(body, RetireRequest) else (),
         is_kill=body.is_kill,
     )
-    try:
-        return plan_response(await commands.plan_change(request))
-    except InvalidInput as problem:
-        raise HTTPException(409, str(problem)) from problem
+    return plan_response(await commands.plan_change(request))
 
 
 @router.post(
@@ -115,10 +112,7 @@ async def inject_fault(
     Returns 409 if the provider does not support fault injection, or no node is ready.
     """
     pool_id = _pool(fleet, pool).spec.id
-    try:
-        done = await commands.inject_fault(pool_id, share=body.share, key=key, reason=body.reason)
-    except InvalidInput as problem:
-        raise HTTPException(409, str(problem)) from problem
+    done = await commands.inject_fault(pool_id, share=body.share, key=key, reason=body.reason)
     return {"lost": done.lost, "decision": entry_of(done.decision)}
 
 
@@ -139,10 +133,7 @@ async def what_if(control: ControlDep, fleet: FleetDep, pool: PoolName, body: Wh
             409, f"cannot replay: min_nodes {bounds['min_nodes']} exceeds max_nodes {bounds['max_nodes']}; change one"
         )
     options = {} if body.headroom is None else {"headroom": body.headroom}
-    try:
-        return _what_if(await compare_bounds(control, stored_pool, bounds, options=options, hours=body.hours))
-    except InvalidInput as problem:
-        raise HTTPException(409, str(problem)) from problem
+    return _what_if(await compare_bounds(control, stored_pool, bounds, options=options, hours=body.hours))
 
 
 @router.get("/pools/{pool:resource}", response_model=PoolResponse, responses=error_responses(404))

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.plans import Plan, PlanId, PlanRequest, Role
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.ids import PoolId
@@ -21,7 +21,7 @@ from web.pools.views import fleet_view, pool_row, pool_sheet
 from web.requests import responses
 from web.requests.commands import Commands, form_key
 from web.requests.dependencies import AdminsDep, CommandsDep, FleetDep, PagesDep
-from web.requests.responses import redirect_with_flash, redirect_with_result
+from web.requests.responses import redirect_with_flash, redirect_with_result, redirects
 from web.security.flash import Flash, Undo
 from web.security.roles import Permission, ResourceKind, needs
 
@@ -74,6 +74,7 @@ async def show_plan(
 
 @router.post("/pools/{pool:path}/plans/{plan}/apply")
 @needs(Permission.OPERATE, on=ResourceKind.PLAN)
+@redirects("/pools/{pool}", failed="The plan was not applied")
 async def apply(
     commands: CommandsDep,
     pool: str,
@@ -81,7 +82,7 @@ async def apply(
     key: Annotated[str, Form(max_length=100)] = "",
     name: Annotated[str, Form(max_length=200)] = "",
     reason: Reason = "",
-) -> Response:
+) -> str | Response:
     """Applies a plan."""
     stored_plan = _plan(commands, pool, plan)
     if plan_view(stored_plan, None).requires_pool_name and name.strip() != stored_plan.request.pool:
@@ -91,17 +92,13 @@ async def apply(
         )
         flash = Flash.failure("The plan was not applied", problem)
         return redirect_with_flash(flash, page=f"{_path(pool)}/plans/{plan}")
-    reason = reason.strip() or stored_plan.request.reason
-
-    async def command() -> str:
-        done = await commands.apply_plan(PlanId(plan), key=key, reason=reason)
-        return f"Pool {pool}: {done.message or 'no change'}"
-
-    return await redirect_with_result(command(), failed="The plan was not applied", page=_path(pool))
+    done = await commands.apply_plan(PlanId(plan), key=key, reason=reason.strip() or stored_plan.request.reason)
+    return f"Pool {pool}: {done.message or 'no change'}"
 
 
 @router.post("/pools/{pool:path}/plans")
 @needs(Permission.OPERATE, on=ResourceKind.POOL)
+@redirects("/pools/{pool}", failed="Nothing was planned")
 async def plan(
     commands: CommandsDep,
     pool: str,
@@ -110,13 +107,9 @@ async def plan(
     reason: Reason = "",
 ) -> Response:
     """Plans a target size and redirects to the plan's page."""
-    try:
-        request = PlanRequest(
-            pool=PoolId(pool), actor=commands.actor(pool=pool), reason=reason, target=target, is_kill=is_kill
-        )
-        new_plan = await commands.plan_change(request)
-    except AstraFlowError as problem:
-        return redirect_with_flash(Flash.failure("Nothing was planned", problem), page=_path(pool))
+    actor = commands.actor(pool=pool)
+    request = PlanRequest(pool=PoolId(pool), actor=actor, reason=reason, target=target, is_kill=is_kill)
+    new_plan = await commands.plan_change(request)
     return RedirectResponse(f"{_path(pool)}/plans/{new_plan.id}", 303)
 
 
@@ -176,45 +169,37 @@ async def inject_fault(
 
 @router.post("/pools/{pool:path}/override")
 @needs(Permission.OPERATE, on=ResourceKind.POOL)
+@redirects("/pools/{pool}", failed="The hold was not changed")
 async def set_override(
     commands: CommandsDep,
     pool: str,
     minutes: Annotated[float, Form(ge=0, le=60)] = 30.0,
     reason: Reason = "",
     key: Annotated[str, Form(max_length=100)] = "",
-) -> Response:
+) -> Flash:
     """Sets a manual override for so many minutes, during which no node is removed; 0 ends it."""
-
-    async def command() -> str:
-        why = reason.strip() or ("override set on the page" if minutes else "override ended on the page")
-        return render_summary(await commands.set_pool_override(PoolId(pool), minutes=minutes, key=key, reason=why))
-
-    undo = Undo.RELEASE if minutes else None
-    return await redirect_with_result(
-        command(), failed="The hold was not changed", page=_path(pool), undo=undo, of=pool
-    )
+    why = reason.strip() or ("override set on the page" if minutes else "override ended on the page")
+    done = await commands.set_pool_override(PoolId(pool), minutes=minutes, key=key, reason=why)
+    return Flash(text=render_summary(done), tone="good", undo=Undo.RELEASE if minutes else None, of=pool)
 
 
 @router.post("/pools/{pool:path}/spec")
 @needs(Permission.ADMINISTER, on=ResourceKind.POOL)
-async def change(request: Request, commands: CommandsDep, stored_pool: PoolDep, pool: str) -> Response:
+@redirects("/pools/{pool}", failed="The pool was not changed")
+async def change(request: Request, commands: CommandsDep, stored_pool: PoolDep, pool: str) -> str:
     """Changes bounds, mode or spec; with `undo`, restores the previous ones."""
     form = {name: str(value) for name, value in (await request.form(max_fields=40)).items()}
-
-    async def command() -> str:
-        observed = int(number_from(form.get("observed_version", ""), low=0, high=2**53, what="the observed version"))
-        before = commands.previous_spec(pool, observed) if "undo" in form else None
-        if "undo" in form and before is None:
-            raise InvalidInput(
-                "cannot undo: the previous bounds are no longer stored; set them in the form", code="pool.undo_expired"
-            )
-        spec = before or spec_from(stored_pool.spec, form)
-        reason = form.get("reason", "").strip()[:MOST_TEXT] or ("undone on the page" if before else "")
-        done = await commands.put_pool(spec, observed_version=observed, key=form.get("key", ""), reason=reason)
-        bounds = f"{spec.min_nodes} to {spec.max_nodes} nodes, mode {spec.mode.value}"
-        return f"Pool {pool} is {'again ' if before else ''}{bounds} (version {done.version})"
-
-    return await redirect_with_result(command(), failed="The pool was not changed", page=_path(pool))
+    observed = int(number_from(form.get("observed_version", ""), low=0, high=2**53, what="the observed version"))
+    before = commands.previous_spec(pool, observed) if "undo" in form else None
+    if "undo" in form and before is None:
+        raise InvalidInput(
+            "cannot undo: the previous bounds are no longer stored; set them in the form", code="pool.undo_expired"
+        )
+    spec = before or spec_from(stored_pool.spec, form)
+    reason = form.get("reason", "").strip()[:MOST_TEXT] or ("undone on the page" if before else "")
+    done = await commands.put_pool(spec, observed_version=observed, key=form.get("key", ""), reason=reason)
+    bounds = f"{spec.min_nodes} to {spec.max_nodes} nodes, mode {spec.mode.value}"
+    return f"Pool {pool} is {'again ' if before else ''}{bounds} (version {done.version})"
 
 
 @router.get("/pools/{pool:path}/now")

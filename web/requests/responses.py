@@ -18,7 +18,7 @@ from fastapi.responses import RedirectResponse, Response
 from astraflow.contract.errors import AstraFlowError
 from web.accounts.viewer import Viewer
 from web.security.audit_log import SECRET_PATTERN
-from web.security.flash import Flash, Undo
+from web.security.flash import Flash
 
 _TIME_TEXT = re.compile(rb'(<time data-behavior="[a-z]+"[^>]*>)[^<]*')
 """Relative times change by themselves, in the browser too, so their text is not part of the digest."""
@@ -79,7 +79,7 @@ def redirects(
 ) -> Callable[[Callable[P, Awaitable[str | Flash | Response]]], Callable[P, Awaitable[Response]]]:
     """Makes a route of a command: it redirects with the command's sentence, or with its error after `failed`.
 
-    page: its `{name}` are parameters of the route. A response of the command is returned as it is.
+    Each `{name}` in `page` and `failed` is a parameter of the route. A response of the command is returned as it is.
     """
 
     def decorate(command: Callable[P, Awaitable[str | Flash | Response]]) -> Callable[P, Awaitable[Response]]:
@@ -88,11 +88,13 @@ def redirects(
             try:
                 result = await command(*args, **kwargs)
             except AstraFlowError as problem:
-                result = Flash.failure(failed, problem)
+                what = failed.format_map({name: str(value)[:80] for name, value in kwargs.items()})
+                result = Flash.failure(what, problem)
             if isinstance(result, Response):
                 return result
             flash = Flash(text=result, tone="good") if isinstance(result, str) else result
-            return redirect_with_flash(flash, page=page.format_map({k: quote(str(v)) for k, v in kwargs.items()}))
+            address = page.format_map({name: quote(str(value)) for name, value in kwargs.items()})
+            return redirect_with_flash(flash, page=address)
 
         signature = inspect.signature(command).replace(return_annotation=Response)
         route.__signature__ = signature  # type: ignore[attr-defined]  # FastAPI reads the parameters of the route there
@@ -101,12 +103,10 @@ def redirects(
     return decorate
 
 
-async def redirect_with_result(
-    command: Awaitable[str], *, failed: str, page: str, undo: Undo | None = None, of: str = ""
-) -> Response:
+async def redirect_with_result(command: Awaitable[str], *, failed: str, page: str) -> Response:
     """Awaits the command, which audits itself, and redirects with its sentence, or with its error after `failed`."""
     try:
-        flash = Flash(text=await command, tone="good", undo=undo, of=of)
+        flash = Flash(text=await command, tone="good")
     except AstraFlowError as problem:
         flash = Flash.failure(failed, problem)
     return redirect_with_flash(flash, page=page)

@@ -7,11 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from astraflow.contract.errors import AstraFlowError
 from astraflow.runtime.folders.run_metadata import tags_from
 from web.requests.commands import Commands
 from web.requests.dependencies import CommandsDep, DatabaseDep, PagesDep, RunIndexDep, ShownRunDep, ViewerDep
-from web.requests.responses import redirect_with_flash
+from web.requests.responses import redirect_with_flash, redirect_with_result
 from web.requests.run_lookup import ShownRun, state_of
 from web.runs.columns import MAX_COLUMNS, available_columns, save_columns, shown_columns
 from web.runs.details import annotate, configuration, record_metadata
@@ -63,12 +62,8 @@ async def set_metadata(
     group: Annotated[str, Form()] = "",
 ) -> Response:
     """Changes title, note, tags and group of a run, and redirects to its page."""
-    changes: dict[str, object] = {
-        "title": title,
-        "note": note.replace("\r\n", "\n"),
-        "tags": tags_from(tags),
-        "group": group,
-    }
+    note = note.replace("\r\n", "\n")
+    changes: dict[str, object] = {"title": title, "note": note, "tags": tags_from(tags), "group": group}
     return await _changed(shown, commands, changes, page=f"{LIST}/{shown.id}")
 
 
@@ -85,11 +80,11 @@ async def set_star(
 
 
 async def _changed(shown: ShownRun, commands: Commands, changes: dict[str, object], *, page: str) -> Response:
-    try:
+    async def saved() -> str:
         await annotate(shown, commands, changes)
-    except AstraFlowError as problem:
-        return redirect_with_flash(Flash.failure("The run was not changed", problem), page=page)
-    return redirect_with_flash(Flash(text="Saved", tone="good"), page=page)
+        return "Saved"
+
+    return await redirect_with_result(saved(), failed="The run was not changed", page=page)
 
 
 @router.get("/runs/columns")

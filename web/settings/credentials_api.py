@@ -8,12 +8,12 @@ from starlette.exceptions import HTTPException
 
 from web.accounts.tokens import MAX_DAYS, MAX_NAME_LETTERS
 from web.database.tables import MAX_ID, ApiToken, BrowserSession, User
-from web.requests.dependencies import AccountsDep, CommandsDep, ViewerDep
+from web.requests.dependencies import AccountsDep, ViewerDep
+from web.rest.changes import ChangeDep
 from web.rest.common import (
     BODY_ERRORS,
     PREFIX,
     ItemList,
-    Key,
     MessageResponse,
     Reason,
     ReasonRequest,
@@ -100,116 +100,56 @@ class SessionList(ItemList[SessionResponse]):
 @needs(Permission.OWN)
 async def tokens(accounts: AccountsDep, viewer: ViewerDep) -> dict[str, Any]:
     """Lists the caller's valid tokens; for admins all users'."""
-    rows = await accounts.tokens.list_for(viewer, for_all_users=viewer.may(Permission.ADMINISTER))
-    return {"items": [_token(row, user) for row, user in rows]}
+    return {"items": [_token(row, user) for row, user in await accounts.tokens.list_for(viewer)]}
 
 
 @router.post("/tokens", status_code=201, response_model=CreatedTokenResponse, responses=error_responses(*BODY_ERRORS))
 @needs(Permission.OWN)
-async def create_token(
-    commands: CommandsDep, accounts: AccountsDep, viewer: ViewerDep, body: TokenRequest, key: Key
-) -> dict[str, Any]:
+async def create_token(change: ChangeDep, accounts: AccountsDep, body: TokenRequest) -> dict[str, Any]:
     """Creates a token of the caller. This response is the only one with its secret."""
-    secret = ""
-
-    async def command() -> str:
-        nonlocal secret
-        number, secret = await accounts.tokens.create(
-            viewer, name=body.name, scope=body.scope, days=body.days, reason=body.reason
+    number, secret = await change.once_with_secret(
+        lambda: accounts.tokens.create(
+            change.viewer, name=body.name, scope=body.scope, days=body.days, reason=body.reason
         )
-        return str(number)
-
-    number = await commands.once(command, key=key, request=["token", body])
-    own = await accounts.tokens.list_for(viewer, for_all_users=False)
-    created = next(((row, user) for row, user in own if str(row.id) == number), None)
+    )
+    rows = await accounts.tokens.list_for(change.viewer)
+    created = next(((row, user) for row, user in rows if str(row.id) == number), None)
     if created is None:
         raise HTTPException(
             409, f"cannot return token {number}: it has been revoked; repeat the request with a new Idempotency-Key"
         )
-    return {"token": _token(*created), "secret": secret or None}
+    return {"token": _token(*created), "secret": secret}
 
 
 @router.post("/tokens/{token_id}/revoke", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OWN)
 async def revoke_token(
-    commands: CommandsDep,
-    accounts: AccountsDep,
-    viewer: ViewerDep,
-    token_id: TokenNumber,
-    body: ReasonRequest,
-    key: Key,
-) -> dict[str, Any]:
+    change: ChangeDep, accounts: AccountsDep, token_id: TokenNumber, body: ReasonRequest
+) -> dict[str, str]:
     """Revokes one of the caller's tokens, or for admins any token, from the next request on."""
-    for_all_users = viewer.may(Permission.ADMINISTER)
-
-    async def command() -> str:
-        if not any(
-            row.id == token_id for row, _ in await accounts.tokens.list_for(viewer, for_all_users=for_all_users)
-        ):
-            raise HTTPException(
-                404, f"cannot revoke token {token_id}: you have no valid token with this id; see GET {PREFIX}/tokens"
-            )
-        name = await accounts.tokens.revoke(token_id, by=viewer, for_all_users=for_all_users, reason=body.reason)
-        return f"token {name} revoked"
-
-    return {"message": await commands.once(command, key=key, request=["revoke", token_id, body.reason])}
+    return await change.message(lambda: accounts.tokens.revoke(token_id, by=change.viewer, reason=body.reason))
 
 
 @router.get("/sessions", response_model=SessionList, responses=error_responses())
 @needs(Permission.OWN)
 async def sessions(accounts: AccountsDep, viewer: ViewerDep) -> dict[str, Any]:
     """Lists the caller's open sessions; for admins all users'."""
-    rows = await accounts.sessions.list_for(viewer, for_all_users=viewer.may(Permission.ADMINISTER))
+    rows = await accounts.sessions.list_for(viewer)
     return {"items": [_session(row, user, here=viewer.session) for row, user in rows]}
 
 
 @router.post("/sessions/{session_id}/end", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OWN)
 async def end_session(
-    commands: CommandsDep,
-    accounts: AccountsDep,
-    viewer: ViewerDep,
-    session_id: SessionName,
-    body: ReasonRequest,
-    key: Key,
-) -> dict[str, Any]:
+    change: ChangeDep, accounts: AccountsDep, session_id: SessionName, body: ReasonRequest
+) -> dict[str, str]:
     """Ends one of the caller's sessions, or for admins any session."""
-    for_all_users = viewer.may(Permission.ADMINISTER)
-
-    async def command() -> str:
-        if not any(
-            row.cookie_hash == session_id
-            for row, _ in await accounts.sessions.list_for(viewer, for_all_users=for_all_users)
-        ):
-            raise HTTPException(
-                404,
-                f"cannot end this session: no open session of yours has this id; list them with GET {PREFIX}/sessions",
-            )
-        await accounts.sessions.revoke(session_id, by=viewer, for_all_users=for_all_users, reason=body.reason)
-        return "session ended"
-
-    return {"message": await commands.once(command, key=key, request=["end", session_id, body.reason])}
+    return await change.message(lambda: accounts.sessions.revoke(session_id, by=change.viewer, reason=body.reason))
 
 
 def _token(row: ApiToken, user: User) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "user": user.name,
-        "name": row.name,
-        "scope": row.scope,
-        "created_at": row.created_at,
-        "expires_at": row.expires_at,
-    }
+    return TokenResponse.values_of(row, user=user.name)
 
 
 def _session(row: BrowserSession, user: User, *, here: str) -> dict[str, Any]:
-    return {
-        "id": row.cookie_hash,
-        "user": user.name,
-        "browser": row.browser,
-        "came_from": row.came_from,
-        "opened_by": row.opened_by,
-        "created_at": row.created_at,
-        "expires_at": row.expires_at,
-        "is_here": row.cookie_hash == here,
-    }
+    return SessionResponse.values_of(row, id=row.cookie_hash, user=user.name, is_here=row.cookie_hash == here)

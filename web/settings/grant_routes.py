@@ -6,10 +6,10 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Path, Request
 from fastapi.responses import Response
 
-from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.errors import InvalidInput
 from web.database.tables import MAX_ID
 from web.requests.dependencies import AccountsDep, CommandsDep, PagesDep, ViewerDep
-from web.requests.responses import redirect_with_flash
+from web.requests.responses import redirects
 from web.security.flash import Flash
 from web.security.roles import Grant, Permission, Resource, ResourceKind, needs
 from web.settings.providers import outcome
@@ -18,9 +18,6 @@ from web.settings.routes import Reason, role_of
 router = APIRouter()
 
 RETURN_PATH = "/settings#grants"
-
-PROVIDERS_PATH = "/settings#providers"
-
 
 HOLDER = re.compile(r"([0-9]{1,15})(?::([0-9]{1,15}))?")
 """User id, followed by `:` and a token id when the holder is one of the user's tokens."""
@@ -31,6 +28,7 @@ GrantNumber = Annotated[int, Path(ge=0, le=MAX_ID)]
 
 @router.post("/settings/grants")
 @needs(Permission.ACCOUNTS)
+@redirects(RETURN_PATH, failed="Nothing was granted")
 async def grant(
     accounts: AccountsDep,
     viewer: ViewerDep,
@@ -39,58 +37,45 @@ async def grant(
     resource: str = Form(""),
     pool: str = Form(""),
     reason: Reason = "",
-) -> Response:
+) -> str:
     """Grants a role on a run or a pool. resource: the run's name (`run` is the query parameter for the shown run)."""
-    try:
-        holder_match = HOLDER.fullmatch(holder)
-        if holder_match is None:
-            raise InvalidInput("cannot grant a role: no user or token is selected; select one", code="grant.no_holder")
-        granted = Grant(role=role_of(role), resource=Resource(run=resource.strip(), pool=pool.strip()))
-        token_id = int(holder_match[2]) if holder_match[2] else None
-        await accounts.grants.grant(
-            int(holder_match[1]), granted.role, granted.resource, by=viewer, token_id=token_id, reason=reason
-        )
-    except AstraFlowError as problem:
-        return redirect_with_flash(Flash.failure("Nothing was granted", problem), page=RETURN_PATH)
-    return redirect_with_flash(Flash(text=f"Granted: {granted.description}", tone="good"), page=RETURN_PATH)
+    holder_match = HOLDER.fullmatch(holder)
+    if holder_match is None:
+        raise InvalidInput("cannot grant a role: no user or token is selected; select one", code="grant.no_holder")
+    granted = Grant(role=role_of(role), resource=Resource(run=resource.strip(), pool=pool.strip()))
+    token_id = int(holder_match[2]) if holder_match[2] else None
+    await accounts.grants.grant(
+        int(holder_match[1]), granted.role, granted.resource, by=viewer, token_id=token_id, reason=reason
+    )
+    return f"Granted: {granted.description}"
 
 
 @router.get("/settings/grants/{grant_id}/revoke")
 @needs(Permission.ACCOUNTS)
 async def ask_revoke(request: Request, pages: PagesDep, grant_id: GrantNumber) -> Response:
     """Shows the confirmation page for revoking a grant."""
-    return pages.page(
+    return pages.confirm(
         request,
-        "confirm.html",
         page="settings",
         title="Revoke this grant?",
         sentence="From the next request on, only the holder's global role applies there. Past changes stay.",
-        action=request.url.path,
         button="Revoke",
         back="/settings",
-        tone="bad",
     )
 
 
 @router.post("/settings/grants/{grant_id}/revoke")
 @needs(Permission.ACCOUNTS)
-async def revoke(accounts: AccountsDep, viewer: ViewerDep, grant_id: GrantNumber, reason: Reason = "") -> Response:
+@redirects(RETURN_PATH, failed="Nothing was revoked")
+async def revoke(accounts: AccountsDep, viewer: ViewerDep, grant_id: GrantNumber, reason: Reason = "") -> str:
     """Revokes a grant."""
-    try:
-        message = await accounts.grants.revoke(grant_id, by=viewer, reason=reason)
-    except AstraFlowError as problem:
-        return redirect_with_flash(Flash.failure("Nothing was revoked", problem), page=RETURN_PATH)
-    return redirect_with_flash(Flash(text=message, tone="good"), page=RETURN_PATH)
+    return await accounts.grants.revoke(grant_id, by=viewer, reason=reason)
 
 
 @router.post("/settings/providers/{provider:path}/preflight")
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
-async def preflight(commands: CommandsDep, provider: str) -> Response:
+@redirects("/settings#providers", failed="{provider} was not tested")
+async def preflight(commands: CommandsDep, provider: str) -> Flash:
     """Runs the provider's preflight check and redirects to the page with the result. No instance is started."""
-    try:
-        result = await commands.run_preflight(provider)
-    except AstraFlowError as problem:
-        return redirect_with_flash(Flash.failure(f"{provider[:80]} was not tested", problem), page=PROVIDERS_PATH)
-    return redirect_with_flash(
-        Flash(text=f"{provider}: {outcome(result)}", tone="good" if result.is_ok else "bad"), page=PROVIDERS_PATH
-    )
+    result = await commands.run_preflight(provider)
+    return Flash(text=f"{provider}: {outcome(result)}", tone="good" if result.is_ok else "bad")

@@ -12,14 +12,14 @@ from web.accounts.grants import MAX_RUN_NAME_LETTERS, HeldGrant
 from web.accounts.queries import id_of
 from web.accounts.viewer import Viewer
 from web.database.tables import MAX_ID
-from web.requests.dependencies import AccountsDep, CommandsDep, ViewerDep
+from web.requests.dependencies import AccountsDep
+from web.rest.changes import ChangeDep
 from web.rest.common import (
     BODY_ERRORS,
     NAME,
     PREFIX,
     WITHOUT_NUL,
     ItemList,
-    Key,
     MessageResponse,
     Reason,
     ReasonRequest,
@@ -89,23 +89,18 @@ async def grants(accounts: AccountsDep) -> dict[str, Any]:
 
 @router.post("/grants", status_code=201, response_model=GrantResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.ACCOUNTS)
-async def grant(
-    commands: CommandsDep, accounts: AccountsDep, viewer: ViewerDep, body: GrantRequest, key: Key
-) -> dict[str, Any]:
+async def grant(change: ChangeDep, accounts: AccountsDep, body: GrantRequest) -> dict[str, Any]:
     """Grants a role on a run or a pool, replacing the holder's former role there.
 
     Returns 409 for the caller itself, for `admin`, and for an ambiguous token name.
     """
-    user_id, token_id = await _holder(accounts, viewer, body)
+    user_id, token_id = await _holder(accounts, change.viewer, body)
     resource = Resource(run=body.run, pool=body.pool or "")
-
-    async def command() -> str:
-        role = Role(body.role)
-        return str(
-            await accounts.grants.grant(user_id, role, resource, by=viewer, token_id=token_id, reason=body.reason)
+    grant_id = await change.once(
+        lambda: accounts.grants.grant(
+            user_id, Role(body.role), resource, by=change.viewer, token_id=token_id, reason=body.reason
         )
-
-    grant_id = await commands.once(command, key=key, request=["grant", body])
+    )
     held_grant = next((row for row in await accounts.grants.all() if str(row[0].id) == grant_id), None)
     if held_grant is None:
         raise HTTPException(
@@ -117,22 +112,10 @@ async def grant(
 @router.post("/grants/{grant_id}/revoke", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.ACCOUNTS)
 async def revoke(
-    commands: CommandsDep,
-    accounts: AccountsDep,
-    viewer: ViewerDep,
-    grant_id: GrantNumber,
-    body: ReasonRequest,
-    key: Key,
-) -> dict[str, Any]:
+    change: ChangeDep, accounts: AccountsDep, grant_id: GrantNumber, body: ReasonRequest
+) -> dict[str, str]:
     """Revokes a grant: from the next request on, only the holder's global role applies there."""
-
-    async def command() -> str:
-        if not any(row[0].id == grant_id for row in await accounts.grants.all()):
-            raise HTTPException(404, f"cannot revoke grant {grant_id}: it does not exist; see GET {PREFIX}/grants")
-        return await accounts.grants.revoke(grant_id, by=viewer, reason=body.reason)
-
-    message = await commands.once(command, key=key, request=["take", grant_id, body.reason])
-    return {"message": message}
+    return await change.message(lambda: accounts.grants.revoke(grant_id, by=change.viewer, reason=body.reason))
 
 
 async def _holder(accounts: Accounts, viewer: Viewer, body: GrantRequest) -> tuple[int, int | None]:
@@ -144,7 +127,7 @@ async def _holder(accounts: Accounts, viewer: Viewer, body: GrantRequest) -> tup
         )
     if not body.token:
         return id_of(user), None
-    tokens = await accounts.tokens.list_for(viewer, for_all_users=True)
+    tokens = await accounts.tokens.list_for(viewer)
     token_ids = [token.id for token, owner in tokens if owner.id == user.id and token.name == body.token]
     if not token_ids:
         raise HTTPException(
@@ -161,13 +144,4 @@ async def _holder(accounts: Accounts, viewer: Viewer, body: GrantRequest) -> tup
 
 def _to_response(holding: HeldGrant) -> dict[str, Any]:
     row, user, token = holding
-    return {
-        "id": row.id,
-        "user": user.name,
-        "token": token.name if token is not None else "",
-        "role": row.role,
-        "run": row.run,
-        "pool": row.pool,
-        "granted_by": row.granted_by,
-        "created_at": row.created_at,
-    }
+    return GrantResponse.values_of(row, user=user.name, token=token.name if token is not None else "")

@@ -5,10 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from astraflow.contract.errors import AstraFlowError, InvalidInput
-from web.accounts.accounts import Accounts
+from astraflow.contract.errors import InvalidInput
 from web.accounts.grants import GRANTABLE_ROLES
-from web.accounts.viewer import Viewer
 from web.components.rendering import PageRenderer
 from web.requests.dependencies import (
     AccountsDep,
@@ -20,8 +18,7 @@ from web.requests.dependencies import (
     StateDep,
     ViewerDep,
 )
-from web.requests.responses import redirect_with_flash
-from web.security.flash import Flash
+from web.requests.responses import redirects
 from web.security.retention import MAX_DAYS, MIN_DAYS
 from web.security.roles import Permission, Role, needs
 from web.settings.exporters import exporter_facts, exporters_view
@@ -49,7 +46,7 @@ async def show(
     """Shows the page. Admins see all users' sessions and tokens, other users their own."""
     is_admin = viewer.may(Permission.ADMINISTER)
     users = await accounts.users.all()
-    tokens = await accounts.tokens.list_for(viewer, for_all_users=is_admin)
+    tokens = await accounts.tokens.list_for(viewer)
     own_user = next(user for user in users if user.id == viewer.user_id)
     return pages.page(
         request,
@@ -58,7 +55,7 @@ async def show(
         is_admin=is_admin,
         has_password=own_user.password_hash is not None,
         is_local=own_user.identity is None,
-        sessions=session_rows(await accounts.sessions.list_for(viewer, for_all_users=is_admin), viewer=viewer),
+        sessions=session_rows(await accounts.sessions.list_for(viewer), viewer=viewer),
         tokens=token_rows(tokens),
         scopes=scopes(viewer),
         users=user_rows(users, viewer=viewer) if is_admin else [],
@@ -84,22 +81,21 @@ async def show(
 
 @router.post("/settings/password")
 @needs(Permission.OWN)
+@redirects("/settings#account", failed="The password was not changed")
 async def set_password(
     request: Request, accounts: AccountsDep, viewer: ViewerDep, current: str = Form(""), new: str = Form("")
-) -> Response:
+) -> str:
     """Sets the user's password."""
     came_from = str(request.state.came_from)
-    try:
-        accounts.attempts.begin(came_from)
-        await accounts.users.set_password(viewer, current=current, new=new)
-    except AstraFlowError as problem:
-        return _failed("The password was not changed", problem, at="account")
+    accounts.attempts.begin(came_from)
+    await accounts.users.set_password(viewer, current=current, new=new)
     accounts.attempts.succeed(came_from)
-    return _done("password changed; your other sessions were ended", at="account")
+    return "password changed; your other sessions were ended"
 
 
 @router.post("/settings/tokens")
 @needs(Permission.OWN)
+@redirects("/settings#tokens", failed="No token was created")
 async def make_token(
     request: Request,
     pages: PagesDep,
@@ -110,10 +106,7 @@ async def make_token(
     days: int = Form(0),
 ) -> Response:
     """Creates a token and shows its secret, which is never shown again."""
-    try:
-        _, token = await accounts.tokens.create(viewer, name=name, scope=role_of(scope), days=days)
-    except AstraFlowError as problem:
-        return _failed("No token was created", problem, at="tokens")
+    _, token = await accounts.tokens.create(viewer, name=name, scope=role_of(scope), days=days)
     return _secret(
         request,
         pages,
@@ -130,43 +123,37 @@ async def ask_revoke_token(
     request: Request, pages: PagesDep, accounts: AccountsDep, viewer: ViewerDep, token_id: int
 ) -> Response:
     """Shows the confirmation page for revoking a token."""
-    tokens = await accounts.tokens.list_for(viewer, for_all_users=viewer.may(Permission.ADMINISTER))
+    tokens = await accounts.tokens.list_for(viewer)
     name = next((token.name for token, _ in tokens if token.id == token_id), "")
-    return _ask(
+    return pages.confirm(
         request,
-        pages,
+        page="settings",
         title=f"Revoke token {name}?" if name else "Revoke this token?",
         sentence="Requests with this token are refused from now on. This cannot be undone; you can create a new token.",
         button="Revoke token",
+        back="/settings",
     )
 
 
 @router.post("/settings/tokens/{token_id}/revoke")
 @needs(Permission.OWN)
-async def revoke_token(accounts: AccountsDep, viewer: ViewerDep, token_id: int, reason: Reason = "") -> Response:
+@redirects("/settings#tokens", failed="Nothing was revoked")
+async def revoke_token(accounts: AccountsDep, viewer: ViewerDep, token_id: int, reason: Reason = "") -> str:
     """Revokes a token."""
-    try:
-        for_all_users = viewer.may(Permission.ADMINISTER)
-        name = await accounts.tokens.revoke(token_id, by=viewer, for_all_users=for_all_users, reason=reason)
-    except AstraFlowError as problem:
-        return _failed("Nothing was revoked", problem, at="tokens")
-    return _done(f"token {name} revoked", at="tokens")
+    return await accounts.tokens.revoke(token_id, by=viewer, reason=reason)
 
 
 @router.post("/settings/sessions/{session}/revoke")
 @needs(Permission.OWN)
-async def revoke_session(accounts: AccountsDep, viewer: ViewerDep, session: str, reason: Reason = "") -> Response:
+@redirects("/settings#sessions", failed="No session was ended")
+async def revoke_session(accounts: AccountsDep, viewer: ViewerDep, session: str, reason: Reason = "") -> str:
     """Ends a browser's session."""
-    try:
-        for_all_users = viewer.may(Permission.ADMINISTER)
-        await accounts.sessions.revoke(session, by=viewer, for_all_users=for_all_users, reason=reason)
-    except AstraFlowError as problem:
-        return _failed("No session was ended", problem, at="sessions")
-    return _done("session ended", at="sessions")
+    return await accounts.sessions.revoke(session, by=viewer, reason=reason)
 
 
 @router.post("/settings/users")
 @needs(Permission.ACCOUNTS)
+@redirects("/settings#users", failed="No user was added")
 async def add_user(
     request: Request,
     pages: PagesDep,
@@ -178,15 +165,13 @@ async def add_user(
     reason: Reason = "",
 ) -> Response:
     """Adds a local user and shows the login link."""
-    try:
-        link = await accounts.users.add(name, role_of(role), by=viewer, reason=reason)
-    except AstraFlowError as problem:
-        return _failed("No user was added", problem, at="users")
+    _, link = await accounts.users.add(name, role_of(role), by=viewer, reason=reason)
     return _invitation(request, pages, own_address, name, link)
 
 
 @router.post("/settings/users/{user_id}/link")
 @needs(Permission.ACCOUNTS)
+@redirects("/settings#users", failed="No link was created")
 async def invite(
     request: Request,
     pages: PagesDep,
@@ -197,75 +182,57 @@ async def invite(
     reason: Reason = "",
 ) -> Response:
     """Shows a new login link for a local user, for example after a forgotten password."""
-    try:
-        name, link = await accounts.users.invite(user_id, by=viewer, reason=reason)
-    except AstraFlowError as problem:
-        return _failed("No link was created", problem, at="users")
+    name, link = await accounts.users.invite(user_id, by=viewer, reason=reason)
     return _invitation(request, pages, own_address, name, link)
 
 
 @router.post("/settings/users/{user_id}/role")
 @needs(Permission.ACCOUNTS)
+@redirects("/settings#users", failed="The role was not changed")
 async def set_role(
     accounts: AccountsDep, viewer: ViewerDep, user_id: int, role: str = Form(""), reason: Reason = ""
-) -> Response:
+) -> str:
     """Changes a user's role."""
-    try:
-        name = await accounts.users.set_role(user_id, role_of(role), by=viewer, reason=reason)
-    except AstraFlowError as problem:
-        return _failed("The role was not changed", problem, at="users")
-    return _done(f"{name} now has the role {role}", at="users")
+    return await accounts.users.set_role(user_id, role_of(role), by=viewer, reason=reason)
 
 
 @router.get("/settings/users/{user_id}/disable")
 @needs(Permission.ACCOUNTS)
 async def ask_disable(request: Request, pages: PagesDep, accounts: AccountsDep, user_id: int) -> Response:
     """Shows the confirmation page for disabling a user."""
-    name = next((user.name for user in await accounts.users.all() if user.id == user_id), "this user")
-    return _ask(
+    return pages.confirm(
         request,
-        pages,
-        title=f"Disable {name}?",
+        page="settings",
+        title=f"Disable {(await accounts.users.user(user_id)).name}?",
         sentence="Sessions, login links and tokens end now. You can enable the user again; new tokens are needed then.",
         button="Disable",
+        back="/settings",
     )
 
 
 @router.post("/settings/users/{user_id}/disable")
 @needs(Permission.ACCOUNTS)
-async def disable(accounts: AccountsDep, viewer: ViewerDep, user_id: int, reason: Reason = "") -> Response:
+@redirects("/settings#users", failed="Nothing was changed")
+async def disable(accounts: AccountsDep, viewer: ViewerDep, user_id: int, reason: Reason = "") -> str:
     """Disables a user."""
-    return await _set_disabled(accounts, viewer, user_id, is_disabled=True, reason=reason)
+    return await accounts.users.set_disabled(user_id, is_disabled=True, by=viewer, reason=reason)
 
 
 @router.post("/settings/users/{user_id}/enable")
 @needs(Permission.ACCOUNTS)
-async def enable(accounts: AccountsDep, viewer: ViewerDep, user_id: int, reason: Reason = "") -> Response:
+@redirects("/settings#users", failed="Nothing was changed")
+async def enable(accounts: AccountsDep, viewer: ViewerDep, user_id: int, reason: Reason = "") -> str:
     """Enables a disabled user."""
-    return await _set_disabled(accounts, viewer, user_id, is_disabled=False, reason=reason)
+    return await accounts.users.set_disabled(user_id, is_disabled=False, by=viewer, reason=reason)
 
 
 @router.post("/settings/retention")
 @needs(Permission.ADMINISTER)
-async def set_retention(
-    retention: RetentionDep, viewer: ViewerDep, days: int = Form(0), reason: Reason = ""
-) -> Response:
+@redirects("/settings#retention", failed="Retention was not changed")
+async def set_retention(retention: RetentionDep, viewer: ViewerDep, days: int = Form(0), reason: Reason = "") -> str:
     """Sets the retention of the audit log."""
-    try:
-        await retention.set_days(days, by=viewer.author, reason=reason)
-    except AstraFlowError as problem:
-        return _failed("Retention was not changed", problem, at="retention")
-    return _done(f"audit log retention is {days} days", at="retention")
-
-
-async def _set_disabled(
-    accounts: Accounts, viewer: Viewer, user_id: int, *, is_disabled: bool, reason: str
-) -> Response:
-    try:
-        name = await accounts.users.set_disabled(user_id, is_disabled=is_disabled, by=viewer, reason=reason)
-    except AstraFlowError as problem:
-        return _failed("Nothing was changed", problem, at="users")
-    return _done(f"{name} is disabled" if is_disabled else f"{name} is enabled", at="users")
+    await retention.set_days(days, by=viewer.author, reason=reason)
+    return f"audit log retention is {days} days"
 
 
 def role_of(text: str) -> Role:
@@ -292,25 +259,3 @@ def _secret(request: Request, pages: PageRenderer, *, title: str, sentence: str,
     return pages.page(
         request, "settings/secret.html", page="settings", title=title, sentence=sentence, secret=secret, back=back
     )
-
-
-def _ask(request: Request, pages: PageRenderer, *, title: str, sentence: str, button: str) -> Response:
-    return pages.page(
-        request,
-        "confirm.html",
-        page="settings",
-        title=title,
-        sentence=sentence,
-        action=request.url.path,
-        button=button,
-        back="/settings",
-        tone="bad",
-    )
-
-
-def _done(text: str, *, at: str) -> Response:
-    return redirect_with_flash(Flash(text=text, tone="good"), page=f"/settings#{at}")
-
-
-def _failed(what: str, problem: AstraFlowError, *, at: str) -> Response:
-    return redirect_with_flash(Flash.failure(what, problem), page=f"/settings#{at}")

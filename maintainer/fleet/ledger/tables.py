@@ -1,5 +1,6 @@
 """Database tables of the ledger. Times are Unix seconds."""
 
+from sqlalchemy import Table
 from sqlmodel import Field, SQLModel
 
 
@@ -47,7 +48,7 @@ class InstanceRow(SQLModel, table=True):
     retiring_at: float | None = None
     gone_at: float | None = Field(default=None, index=True)
     cause: str | None = None
-    """Cause of the termination; NULL while it lives, and for instances that ended before causes were recorded."""
+    """Cause of the termination; NULL while it lives."""
     message: str
     tries: int
     """Attempts of the current step."""
@@ -75,12 +76,12 @@ class DecisionRow(SQLModel, table=True):
     cause: str = ""
     severity: str = "info"
     values_json: str = "{}"
-    """Figures and texts. Only `text` in rows from before revision 0010."""
+    """Figures and texts."""
     key: str
     findings_json: str = "[]"
     """The guard's findings on an applied or refused plan."""
     change_json: str | None = None
-    """Change of an applied plan; null for other kinds and for rows before revision 0007."""
+    """Change of an applied plan; null for other kinds."""
 
 
 class ReplyRow(SQLModel, table=True):
@@ -118,7 +119,7 @@ class OwnerRow(SQLModel, table=True):
     process: str
     """Host and process id, for people."""
     identity: str = ""
-    """Random identity of the ledger, part of its instances' tags; empty in ledgers from before revision 0009."""
+    """Random identity of the ledger, part of its instances' tags."""
 
 
 class SwitchRow(SQLModel, table=True):
@@ -176,3 +177,9 @@ class EntryRow(SQLModel, table=True):
     body_json: str
     previous: str
     hash: str
+
+
+def own_tables() -> list[Table]:
+    """Tables of this module."""
+    names = {model.__tablename__ for model in globals().values() if hasattr(model, "__tablename__")}
+    return [table for table in SQLModel.metadata.sorted_tables if table.name in names]

@@ -16,6 +16,7 @@ from web.accounts.viewer import Viewer
 from web.database.db import Database, open_database
 from web.process_settings import SESSION_S
 from web.security.audit_log import AuditLog
+from web.security.problems import NotFound
 from web.security.roles import Permission, Role
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +46,7 @@ async def viewer_with(accounts: Accounts, cookie: str) -> Viewer:
 
 
 async def with_password(accounts: Accounts, name: str, role: Role = Role.OPERATOR) -> Viewer:
-    link = await accounts.users.add(name, role, by=await admin_of(accounts))
+    _, link = await accounts.users.add(name, role, by=await admin_of(accounts))
     viewer = await viewer_with(accounts, await accounts.sessions.log_in(link))
     await accounts.users.set_password(viewer, current="", new=PASSWORD)
     return viewer
@@ -188,7 +189,7 @@ async def test_users_cannot_change_their_own_rights_or_those_of_the_first_admin(
             await accounts.users.set_role(target.user_id, Role.VIEWER, by=by)
         with pytest.raises(Conflict):
             await accounts.users.set_disabled(target.user_id, is_disabled=True, by=by)
-    with raises_code(Conflict, "account.unknown_user"):
+    with raises_code(NotFound, "account.unknown_user"):
         await accounts.users.set_role(99, Role.VIEWER, by=admin)
 
 
@@ -206,8 +207,8 @@ async def test_a_token_works_until_it_is_revoked_or_expires(accounts: Accounts, 
     assert acting is not None
     assert (acting.author.name, acting.author.via, acting.author.came_from) == ("bob", "token revoked", "192.0.2.9")
     assert acting.may(Permission.OPERATE)
-    rows = {row.name: row.id or 0 for row, _ in await accounts.tokens.list_for(bob, for_all_users=False)}
-    await accounts.tokens.revoke(rows["revoked"], by=bob, for_all_users=False)
+    rows = {row.name: row.id or 0 for row, _ in await accounts.tokens.list_for(bob)}
+    await accounts.tokens.revoke(rows["revoked"], by=bob)
     clock.advance(86400)
 
     for dead in (short, revoked, short[:-1], "astraflow_pat_", "x"):
@@ -237,16 +238,14 @@ async def test_invalid_tokens_are_refused_with_a_code(accounts: Accounts) -> Non
 async def test_only_admins_revoke_tokens_and_sessions_of_others(accounts: Accounts) -> None:
     admin, bob = await admin_of(accounts), await with_password(accounts, "bob")
     await accounts.tokens.create(admin, name="ci", scope=Role.ADMIN, days=1)
-    ((token, _),) = await accounts.tokens.list_for(admin, for_all_users=False)
-    with pytest.raises(Conflict):
-        await accounts.tokens.revoke(token.id or 0, by=bob, for_all_users=False)
-    with pytest.raises(Conflict):
-        await accounts.sessions.revoke(admin.session, by=bob, for_all_users=False)
-    await accounts.sessions.revoke(bob.session, by=admin, for_all_users=True)
+    ((token, _),) = await accounts.tokens.list_for(admin)
+    with raises_code(NotFound, "token.unknown"):
+        await accounts.tokens.revoke(token.id or 0, by=bob)
+    with raises_code(NotFound, "session.unknown"):
+        await accounts.sessions.revoke(admin.session, by=bob)
+    await accounts.sessions.revoke(bob.session, by=admin)
 
-    assert not [
-        row for row, _ in await accounts.sessions.list_for(admin, for_all_users=True) if row.cookie_hash == bob.session
-    ]
+    assert not [row for row, _ in await accounts.sessions.list_for(admin) if row.cookie_hash == bob.session]
 
 
 def test_failed_logins_are_limited_for_each_address(clock: ManualClock) -> None:

@@ -1,28 +1,25 @@
 """The ledger restores all writes completely after a restart or a crash."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
 from sqlmodel import Session, SQLModel
 from sqlmodel import text as statement
 
 from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
-from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.instances import Instance, InstanceState, LaunchId
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PolicyId
 from astraflow.runtime.database import Database
-from maintainer.fleet.ledger import migrations, rows
+from maintainer.fleet.ledger import rows
 from maintainer.fleet.ledger.ledger import Changes, Ledger, open_ledger
 from maintainer.fleet.ledger.lifecycle import InstanceEvent
 from maintainer.fleet.ledger.ownership import DirectoryLock
@@ -34,7 +31,6 @@ from tests.maintainer.fleet.parts import ALICE, POOL, START, build, spec
 pytestmark = pytest.mark.anyio
 
 T = TypeVar("T")
-MIGRATIONS = Path(migrations.__file__).parent
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -71,101 +67,6 @@ async def test_the_policies_of_a_pool_are_stored_and_reach_its_nodes(tmp_path: P
     assert arguments[arguments.index("--policies") + 1] == "solver,verifier"
     assert "--policies" not in join_arguments(plans.launch(spec()), "node-1")
     assert fingerprint(plans.launch(solvers)) != fingerprint(plans.launch(replace(solvers, policies=())))
-
-
-async def test_earlier_failed_launches_are_read_from_the_audit_log(tmp_path: Path, url: str) -> None:
-    open_ledger(tmp_path, url).close()
-    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
-    launches = (
-        "insert into fleet_instances (id, pool, state, provider, handle, launch_json, type, region, is_spot, "
-        "usd_per_hour, actor, reason, intended_at, expires_at, message, tries, next_try_at, missed, is_told) values "
-        "(:id, 'eu', 'gone', 'p', '', '{}', '', '', false, 1, 'a', 'r', 1, 9, '', 0, 0, 0, false)"
-    )
-    journal = (
-        "insert into fleet_decisions (ordinal, at, kind, pool, actor, role, reason, message, key) "
-        "values (1, 7.5, 'launch_failed', 'eu', 'fleet', 'rule', 'boot', 'launch 01B failed, 1 in a row', ''), "
-        "(2, 8.5, 'alarm', '', 'fleet', 'rule', 'provider x', 'warning: provider x cannot be read: 503', '')"
-    )
-    with engine.connect() as connection:
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS))
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0004")
-        for launch in ("01A", "01B"):
-            connection.execute(statement(launches).bindparams(id=launch))
-        connection.execute(statement(journal))
-        command.upgrade(config, "head")
-        instance_rows = connection.execute(statement("select id, cause from fleet_instances order by id")).all()
-        records = connection.execute(statement("select severity, values_json from fleet_decisions order by ordinal"))
-        decisions = [(severity, json.loads(values)) for severity, values in records.all()]
-    engine.dispose()
-    assert decisions == [
-        ("info", {"text": "launch 01B failed, 1 in a row"}),
-        ("warning", {"text": "provider x cannot be read: 503"}),
-    ]
-    assert [tuple(row) for row in instance_rows] == [("01A", None), ("01B", "failed")]
-
-
-async def test_a_ledger_of_the_first_release_is_upgraded_with_its_data(tmp_path: Path) -> None:
-    launch_row = rows.record_row(_record("01READY", InstanceState.READY)).model_dump(exclude={"cause", "suspect_at"})
-    launch_row["is_told"] = launch_row.pop("is_drain_requested")  # revision 0006 renames it
-    pool = (
-        "insert into fleet_pools (id, spec_json, version, target, hold_reason, failures, changed_at_json) "
-        "values (:id, :spec, 3, 2, '', 0, '[]')"
-    )
-    spec_json = rows.pool_row(PoolRecord(spec=spec(), version=3, target=2)).spec_json
-    columns = ", ".join(launch_row)
-    insert = f"INSERT INTO fleet_instances ({columns}) VALUES ({', '.join(f':{name}' for name in launch_row)})"  # noqa: S608 (only constant names)
-    engine = create_engine(f"sqlite:///{tmp_path / 'fleet.sqlite'}")
-    with engine.connect() as connection:
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS))
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-        connection.execute(statement(insert).bindparams(**launch_row))
-        connection.execute(statement(pool).bindparams(id=POOL, spec=spec_json))
-        connection.commit()
-    engine.dispose()
-    database = open_ledger(tmp_path)
-    ledger = (await build(tmp_path, database=database)).ledger
-    assert [record.instance.state for record in ledger.records.values()] == [InstanceState.READY]
-    assert (ledger.pools[POOL].version, ledger.pools[POOL].target) == (3, 2)
-    database.close()
-
-
-async def test_a_ledger_without_causes_is_upgraded_and_stores_new_ones(tmp_path: Path, url: str) -> None:
-    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
-    with engine.connect() as connection:
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS))
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0004")
-        launch_row = rows.record_row(_record("01READY", InstanceState.READY)).model_dump(exclude={"cause"})
-        launch_row["is_told"] = launch_row.pop("is_drain_requested")  # revision 0006 renames it
-        gone_row = launch_row | {"id": "01GONE", "state": "gone", "gone_at": START, "draining_at": START - 60.0}
-        going_row = launch_row | {"id": "01GOING", "state": "draining", "draining_at": START}
-        columns = ", ".join(launch_row)
-        values = ", ".join(f":{name}" for name in launch_row)
-        insert = statement(f"INSERT INTO fleet_instances ({columns}) VALUES ({values})")  # noqa: S608 (only constant names)
-        for row in (launch_row, gone_row, going_row):
-            connection.execute(insert.bindparams(**row))
-        connection.commit()
-    engine.dispose()
-    database = open_ledger(tmp_path, url)
-    parts = await build(tmp_path, database=database)
-    assert {record.id: record.instance.cause for record in parts.ledger.records.values()} == {
-        "01READY": None,
-        "01GONE": None,
-        "01GOING": None,
-    }
-    for launch in ("01READY", "01GOING"):
-        await parts.records.record_event(LaunchId(launch), InstanceEvent.PREEMPTING)
-    again = await build(tmp_path, database=database)
-    assert again.ledger.records[LaunchId("01READY")].instance.cause is Cause.PREEMPTED
-    assert again.ledger.records[LaunchId("01GOING")].instance.cause is None, (
-        "the cause of an earlier departure is unknown"
-    )
-    database.close()
 
 
 def _record(launch: str, state: InstanceState) -> LaunchRecord:
