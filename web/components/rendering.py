@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,7 @@ def _environment() -> Environment:
         "size": formats.size,
         "usd": formats.usd,
         "exact": formats.exact,
+        "utc": lambda at: f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}",
         "duration": formats.duration,
         "node_name": formats.node_name,
         "visible": visible,

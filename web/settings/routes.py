@@ -6,7 +6,8 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from astraflow.contract.errors import InvalidInput
-from web.accounts.grants import GRANTABLE_ROLES
+from web.accounts.grants import GRANTABLE_ROLES, describe_holder
+from web.accounts.sessions import ADMIN
 from web.components.rendering import PageRenderer
 from web.requests.dependencies import (
     AccountsDep,
@@ -23,7 +24,7 @@ from web.security.retention import MAX_DAYS, MIN_DAYS
 from web.security.roles import Permission, Role, needs
 from web.settings.exporters import exporter_facts, exporters_view
 from web.settings.providers import look, providers_view
-from web.settings.views import grant_rows, grantees, need_rows, scopes, session_rows, token_rows, user_rows
+from web.settings.views import browser_name, grantees, login_of, scopes
 
 router = APIRouter()
 
@@ -55,17 +56,22 @@ async def show(
         is_admin=is_admin,
         has_password=own_user.password_hash is not None,
         is_local=own_user.identity is None,
-        sessions=session_rows(await accounts.sessions.list_for(viewer), viewer=viewer),
-        tokens=token_rows(tokens),
+        sessions=sorted(
+            await accounts.sessions.list_for(viewer), key=lambda item: item[0].cookie_hash != viewer.session
+        ),
+        tokens=tokens,
         scopes=scopes(viewer),
-        users=user_rows(users, viewer=viewer) if is_admin else [],
-        grants=grant_rows(await accounts.grants.all(), viewer=viewer) if is_admin else [],
+        users=users,
+        first_admin=ADMIN,
+        grants=await accounts.grants.all(),
+        browser_name=browser_name,
+        describe_holder=describe_holder,
+        login_of=login_of,
         grantees=grantees(users, tokens, viewer=viewer) if is_admin else [],
         granted=[role.value for role in GRANTABLE_ROLES],
         followed=sorted({run.name for run in followed.all} - {""}),
         pools=[pool.id for pool in state.report.pools] if state.report else [],
-        roles=[role.value for role in Role],
-        needs=need_rows(),
+        roles=Role,
         admins=await accounts.users.admins(),
         days=await retention.days(),
         days_range=(MIN_DAYS, MAX_DAYS),
