@@ -52,7 +52,7 @@ class Grants:
             user = session.get(User, user_id, with_for_update=True)
             token = _token(session, token_id, user_id, now=now)
             if user is None:
-                raise Conflict("cannot grant the role: unknown user; reload the page", code="account.unknown_user")
+                raise NotFound("cannot grant the role: unknown user; reload the page", code="account.unknown_user")
             if token is None and user_id == by.user_id:
                 raise Conflict(
                     "cannot change your own rights: another admin has to do it; ask another admin",

@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from astraflow.contract.records import render
+from astraflow.contract.records import render, render_summary
 from astraflow.runtime.clock import SystemClock
 from web.accounts.viewer import Viewer
 from web.components import formats
@@ -204,13 +204,19 @@ def _environment() -> Environment:
         "size": formats.size,
         "usd": formats.usd,
         "exact": formats.exact,
-        "utc": lambda at: f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}",
+        "dollars": formats.dollars,
+        "percent": formats.percent,
+        "reward": formats.reward,
+        "shortened": formats.shortened,
+        "capitalized": capitalized,
+        "utc": lambda at, seconds=False: f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M{':%S' if seconds else ''}}",
         "duration": formats.duration,
         "node_name": formats.node_name,
         "visible": visible,
         "may_scroll": may_scroll,
         "short_names": formats.with_short_names,
         "ticked": _with_inline_code,
+        "summary": render_summary,
         "sentence": lambda record: capitalized(render(record)),
         "since": lambda at: formats.since(clock.wall() - at),
         "ahead": lambda at: formats.duration(max(0.1, at - clock.wall())),

@@ -326,6 +326,7 @@ class AlertReceiver(SQLModel, table=True):
 
     id: int | None = Field(default=None, primary_key=True)
     name: str = Field(unique=True)
+    """Unique name."""
     kind: str
     """`webhook` or `mail`."""
     target: str

@@ -42,6 +42,30 @@ MAX_RECOMMENDATION_DISTANCE_S = 600.0
 """Longest distance in seconds between a decision and figures that are shown for it."""
 
 
+KIND_TONES = {
+    RecordKind.APPLY: "good",
+    RecordKind.REFUSE: "bad",
+    RecordKind.SPEC: "busy",
+    RecordKind.OVERRIDE: "warn",
+    RecordKind.ESCALATE: "warn",
+    RecordKind.KILL_SWITCH: "bad",
+    RecordKind.ALARM: "bad",
+    RecordKind.ALARM_OVER: "good",
+    RecordKind.FAULT: "bad",
+    RecordKind.ORPHAN: "warn",
+    RecordKind.LAUNCH_FAILED: "bad",
+    RecordKind.TARGET_MOVED: "good",
+    RecordKind.TARGET_LIMITED: "warn",
+    RecordKind.LIMIT_ENDED: "good",
+    RecordKind.PROPOSE: "warn",
+    RecordKind.REJECT: "bad",
+    RecordKind.NOTE: "good",
+    RecordKind.MAINTAINER_MODE: "busy",
+    RecordKind.MAINTAINER_WAKE: "busy",
+}
+"""Tone of the label of each kind; other kinds have a neutral one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionEntry:
     """One decision of either journal."""
@@ -75,6 +99,16 @@ class DecisionEntry:
     def message(self) -> str:
         """Decision in one sentence."""
         return f"{self.summary}, because {self.cause}" if self.cause else self.summary
+
+    @property
+    def why(self) -> str:
+        """Cause, or the reason that the actor gave; pools that one tick moved alike have the same text."""
+        return self.cause or self.reason
+
+    @property
+    def tone(self) -> str:
+        """Tone of the label of its kind."""
+        return KIND_TONES.get(self.kind, "off")
 
     @property
     def id(self) -> str:

@@ -25,7 +25,7 @@ from web.decisions.queries import (
     newest_cursor,
     recommendation_at,
 )
-from web.decisions.views import decision_groups, decision_row, decision_sheet, decision_view
+from web.decisions.views import decision_groups, decision_sheet, decision_view
 from web.live.followed_fleet import FollowedFleet
 from web.process_settings import Settings, start_command, web_command
 from web.requests import responses
@@ -114,7 +114,7 @@ def _view(
     status = fleet.state.status
     return {
         "filters": filters,
-        "groups": decision_groups([decision_row(entry) for entry in page.entries]),
+        "groups": decision_groups(page.entries),
         "pools": [pool.spec.id for pool in status.pools] if status else [],
         "kinds": {kind.value: kind.label.lower() for kind in RecordKind if kind.is_decision or kind in RULE_KINDS},
         "sources": {"fleet": "people, programs, the fleet", "rule": "the sizing rule"},

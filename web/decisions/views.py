@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 from astraflow.contract.fleet.plans import Finding, Verdict
 from astraflow.contract.fleet.recommendations import RECOMMENDATION_INPUTS, PoolRecommendation
-from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import render
 from web.components import formats
 from web.components.calculation import Formula, calculation, has_all, number_text
@@ -16,29 +15,6 @@ from web.decisions.queries import RULE, DecisionEntry
 from web.state.annotations import capitalized
 
 COLUMNS = ("id", "time", "unix_s", "source", "kind", "pool", "actor", "role", "message", "reason", "key", "guard")
-
-KIND_TONES = {
-    RecordKind.APPLY: "good",
-    RecordKind.REFUSE: "bad",
-    RecordKind.SPEC: "busy",
-    RecordKind.OVERRIDE: "warn",
-    RecordKind.ESCALATE: "warn",
-    RecordKind.KILL_SWITCH: "bad",
-    RecordKind.ALARM: "bad",
-    RecordKind.ALARM_OVER: "good",
-    RecordKind.FAULT: "bad",
-    RecordKind.ORPHAN: "warn",
-    RecordKind.LAUNCH_FAILED: "bad",
-    RecordKind.TARGET_MOVED: "good",
-    RecordKind.TARGET_LIMITED: "warn",
-    RecordKind.LIMIT_ENDED: "good",
-    RecordKind.PROPOSE: "warn",
-    RecordKind.REJECT: "bad",
-    RecordKind.NOTE: "good",
-    RecordKind.MAINTAINER_MODE: "busy",
-    RecordKind.MAINTAINER_WAKE: "busy",
-}
-"""Tone of the label of each kind; other kinds have a neutral one."""
 
 VERDICT_TONES = {Verdict.ALLOWED: "good", Verdict.NEEDS_APPROVAL: "warn", Verdict.REFUSED: "bad"}
 
@@ -66,28 +42,6 @@ class FindingRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionRow:
-    """One line of the table."""
-
-    id: str
-    at: float
-    time_text: str
-    kind: str
-    kind_label: str
-    tone: str
-    pool: str
-    actor: str
-    role: str
-    message: str
-    reason: str
-    key: str
-    summary: str
-    """Message without its cause."""
-    cause: str
-    """Cause, from the message or the reason; empty for none. Pools that one tick moved alike have the same text."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
     """Another size of the pool, evaluated with the same figures."""
 
@@ -103,7 +57,7 @@ class Alternative:
 class DecisionView:
     """One decision with its inputs."""
 
-    row: DecisionRow
+    row: DecisionEntry
     sentence: str
     recommendation_note: str
     """States whether the figures come from the tick of the decision."""
@@ -119,35 +73,15 @@ class DecisionView:
     problem: str
 
 
-def decision_row(entry: DecisionEntry) -> DecisionRow:
-    """Returns the table row of a decision."""
-    return DecisionRow(
-        id=entry.id,
-        at=entry.at,
-        time_text=datetime.fromtimestamp(entry.at, UTC).strftime("%Y-%m-%d %H:%M:%S"),
-        kind=entry.kind.value,
-        kind_label=entry.kind.label.lower(),
-        tone=KIND_TONES.get(entry.kind, "off"),
-        pool=entry.pool,
-        actor=entry.actor,
-        role=entry.role,
-        message=capitalized(entry.message),
-        reason=entry.reason,
-        key=entry.key,
-        summary=capitalized(entry.summary),
-        cause=capitalized(entry.cause or entry.reason),
-    )
-
-
-def decision_groups(rows: Sequence[DecisionRow]) -> tuple[tuple[DecisionRow, ...], ...]:
-    """Groups neighbouring rows of one tick that share a cause, so that the cause is shown once."""
-    groups: list[list[DecisionRow]] = []
-    for row in rows:
+def decision_groups(entries: Sequence[DecisionEntry]) -> tuple[tuple[DecisionEntry, ...], ...]:
+    """Groups neighbouring decisions of one tick that share a cause, so that the cause is shown once."""
+    groups: list[list[DecisionEntry]] = []
+    for entry in entries:
         first = groups[-1][0] if groups else None
-        if first is not None and row.cause and row.cause == first.cause and abs(first.at - row.at) <= SAME_TICK_S:
-            groups[-1].append(row)
+        if first is not None and entry.why and entry.why == first.why and abs(first.at - entry.at) <= SAME_TICK_S:
+            groups[-1].append(entry)
         else:
-            groups.append([row])
+            groups.append([entry])
     return tuple(map(tuple, groups))
 
 
@@ -179,7 +113,7 @@ def decision_view(
     """Builds the view of a decision; figures are empty without a recommendation."""
     inputs = recommendation.inputs if recommendation else {}
     return DecisionView(
-        row=decision_row(entry),
+        row=entry,
         sentence=_recommendation_text(entry, recommendation),
         recommendation_note=_recommendation_note(entry, recommendation),
         formulas=tuple(calculation(recommendation)) if recommendation else (),

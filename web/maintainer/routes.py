@@ -13,10 +13,11 @@ from astraflow.contract.fleet.plans import PlanId
 from astraflow.contract.records import render_summary
 from web.components.downloads import FileFormat, sheet_response
 from web.database.tables import MAX_ID
+from web.decisions.queries import KIND_TONES
 from web.live.followed_fleet import FollowedFleet
 from web.maintainer import commands as maintainer_commands
 from web.maintainer.transcript import transcript_sheet, transcript_view
-from web.maintainer.views import MODE_TEXTS, maintainer_view, note_rows, proposal_row
+from web.maintainer.views import MODE_TEXTS, latest_notes, maintainer_view, proposal_row
 from web.pools.pool_form import MOST_TEXT
 from web.pools.views import fleet_view
 from web.requests import responses
@@ -48,16 +49,18 @@ async def _now(fleet: FleetDep, maintainer: MaintainerDep) -> dict[str, Any]:
         "now": now,
         "fleet": fleet_view(fleet),
         "view": maintainer_view(snapshot, fleet.state.status, fleet.settings),
+        "mode_texts": MODE_TEXTS,
     }
 
 
-async def _notes(fleet: FleetDep) -> tuple[tuple[Any, ...], str]:
-    if fleet.client is None:
-        return (), ""
-    try:
-        return note_rows(await fleet.client.decisions(limit=SEARCHED_DECISIONS)), ""
-    except AstraFlowError as problem:
-        return (), str(problem)
+async def _notes(fleet: FleetDep) -> dict[str, Any]:
+    notes, problem = [], ""
+    if fleet.client is not None:
+        try:
+            notes = latest_notes(await fleet.client.decisions(limit=SEARCHED_DECISIONS))
+        except AstraFlowError as error:
+            problem = str(error)
+    return {"notes": notes, "notes_problem": problem, "kind_tones": KIND_TONES}
 
 
 async def _transcript(fleet: FollowedFleet, **query: Any) -> tuple[TranscriptPage, str]:
@@ -71,7 +74,7 @@ async def _transcript(fleet: FollowedFleet, **query: Any) -> tuple[TranscriptPag
 
 
 NowDep = Annotated[dict[str, Any], Depends(_now)]
-NotesDep = Annotated[tuple[tuple[Any, ...], str], Depends(_notes)]
+NotesDep = Annotated[dict[str, Any], Depends(_notes)]
 
 
 @router.get("/maintainer")
@@ -80,15 +83,13 @@ async def show(
     request: Request, pages: PagesDep, fleet: FleetDep, now: NowDep, noted: NotesDep, admins: AdminsDep
 ) -> Response:
     """Shows status, proposals, notes, and the latest transcript entries."""
-    notes, notes_problem = noted
     page, problem = await _transcript(fleet, limit=SHOWN_ENTRIES)
     return pages.page(
         request,
         "maintainer/page.html",
         page="maintainer",
         **now,
-        notes=notes,
-        notes_problem=notes_problem,
+        **noted,
         transcript=transcript_view(page),
         transcript_problem=problem,
         modes=[(mode.value, MODE_TEXTS[mode][1]) for mode in MaintainerMode],
@@ -108,9 +109,7 @@ async def state(request: Request, pages: PagesDep, now: NowDep) -> Response:
 @needs(Permission.READ)
 async def recent(request: Request, pages: PagesDep, now: NowDep, noted: NotesDep) -> Response:
     """Returns recent decisions and notes as a fragment, for the live page."""
-    notes, problem = noted
-    part = pages.page(request, "maintainer/_recent.html", **now, notes=notes, notes_problem=problem)
-    return responses.with_etag(request, part)
+    return responses.with_etag(request, pages.page(request, "maintainer/_recent.html", **now, **noted))
 
 
 @router.get("/maintainer/newer")

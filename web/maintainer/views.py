@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.maintainer import (
@@ -17,10 +16,9 @@ from astraflow.contract.fleet.maintainer import (
 )
 from astraflow.contract.fleet.pools import FleetStatus, KillScope
 from astraflow.contract.record_kinds import RecordKind
-from astraflow.contract.records import Record, render_summary
+from astraflow.contract.records import render_summary
 from web.components import formats
 from web.components.formats import usd
-from web.decisions.views import KIND_TONES
 from web.live.followed_fleet import MaintainerSnapshot
 from web.maintainer.scorecard import ScorecardView, scorecard_view
 from web.pools.plans import PlanView, plan_view
@@ -35,12 +33,6 @@ MODE_TEXTS: Mapping[MaintainerMode, tuple[str, str]] = {
     MaintainerMode.SHADOW: ("shadow", "its decisions are recorded, not applied"),
     MaintainerMode.PROPOSE: ("propose", "its plans wait for approval"),
     MaintainerMode.AUTO: ("auto", "plans that the guard allows are applied; others wait for approval"),
-}
-_MODE_TONES = {
-    MaintainerMode.OFF: "off",
-    MaintainerMode.SHADOW: "busy",
-    MaintainerMode.PROPOSE: "good",
-    MaintainerMode.AUTO: "warn",
 }
 _STATE_TEXTS: Mapping[MaintainerState, tuple[str, str, str]] = {
     MaintainerState.SLEEPING: ("sleeping", "until the next signal", "good"),
@@ -131,99 +123,89 @@ class BudgetBar:
 class ProposalRow:
     """A plan that waits or waited for approval."""
 
+    proposal: Proposal
     plan: PlanView
-    proposer: str
-    proposed_at: float
     state: str
     tone: str
-    decided_at: float | None
-    decided: str
-    """Name of the person who decided, and the reason; empty while it waits."""
-    is_waiting: bool
 
+    @property
+    def is_waiting(self) -> bool:
+        """True while it waits for a decision."""
+        return self.proposal.state is ProposalState.WAITING
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoteRow:
-    """A note of the maintainer or of a person."""
-
-    id: str
-    at: float
-    kind: str
-    tone: str
-    pool: str
-    actor: str
-    message: str
-    reason: str
-    times: int
-    """Number of recent notes with the same text; the newest is shown."""
+    @property
+    def decided(self) -> str:
+        """Name of the person who decided, and the reason; empty while it waits."""
+        return ": ".join(filter(None, (self.proposal.decided_by, self.proposal.decision_reason)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintainerView:
     """View model of the page."""
 
-    is_known: bool
-    """Whether the fleet service has answered."""
+    maintainer: Maintainer | None
+    """None while the fleet service has not answered."""
     problem: str
-    run_command: str
     serve_command: str
+    run_command: str = "astraflow run RECIPE --fleet --maintainer scripted"
     configurations: tuple[tuple[str, str], ...] = CONFIGURATIONS
     """Examples of `maintainer.toml`: title and text."""
-    mode: str = ""
-    mode_tone: str = ""
-    mode_text: str = ""
-    mode_by: str = ""
-    mode_reason: str = ""
-    mode_at: float | None = None
     kill: str = ""
+    """Scope of the kill switch, in words; empty while it is off."""
     kill_reason: str = ""
-    has_status: bool = False
-    is_silent: bool = False
-    last_report_age: str = ""
-    model: str = ""
-    is_simulated: bool = False
-    state: str = ""
-    state_text: str = ""
-    state_tone: str = ""
-    started_at: float | None = None
-    woke_at: float | None = None
-    wake: str = ""
-    signals: tuple[str, ...] = ()
-    next_at: float | None = None
+    state: tuple[str, str, str] = ("", "", "")
+    """State of its process: in a word, in a sentence, and its tone."""
     wake_bars: tuple[BudgetBar, ...] = ()
     day_bars: tuple[BudgetBar, ...] = ()
     counters: tuple[tuple[str, str], ...] = ()
-    prompt: str = ""
-    problems: tuple[Record, ...] = ()
     scorecard: ScorecardView | None = None
     waiting: tuple[ProposalRow, ...] = ()
     decided: tuple[ProposalRow, ...] = ()
+
+    @property
+    def status(self) -> MaintainerStatus | None:
+        """Latest status of its process; None without one."""
+        return self.maintainer.status if self.maintainer is not None else None
+
+    @property
+    def is_silent(self) -> bool:
+        """True if its process has stopped to report."""
+        age_s = self.maintainer.status_age_s if self.maintainer is not None else None
+        return age_s is None or age_s > SILENT_AFTER_S
 
 
 def maintainer_view(look: MaintainerSnapshot, fleet: FleetStatus | None, settings: Settings) -> MaintainerView:
     """Builds the page from the newest snapshot."""
     maintainer = look.maintainer
-    commands: dict[str, Any] = {
-        "run_command": "astraflow run RECIPE --fleet --maintainer scripted",
-        "serve_command": (
-            f"astraflow serve maintainer maintainer.toml --dataflow {settings.dataflow or 'HOST:PORT'} "
-            f"--fleet {settings.fleet or '127.0.0.1:7070'}"
-        ),
-    }
+    command = (
+        f"astraflow serve maintainer maintainer.toml --dataflow {settings.dataflow or 'HOST:PORT'} "
+        f"--fleet {settings.fleet or '127.0.0.1:7070'}"
+    )
+    view = MaintainerView(maintainer=maintainer, problem=look.problem, serve_command=command)
     if maintainer is None:
-        return MaintainerView(is_known=False, problem=look.problem, **commands)
+        return view
     rows = [proposal_row(proposal, fleet) for proposal in look.proposals]
-    kill = fleet.kill if fleet is not None else KillScope.NONE
-    return MaintainerView(
-        is_known=True,
-        problem=look.problem,
-        **commands,
-        **_mode_fields(maintainer),
-        kill=KILL_TEXTS[kill] if kill is not KillScope.NONE else "",
+    is_killed = fleet is not None and fleet.kill is not KillScope.NONE
+    view = replace(
+        view,
+        kill=KILL_TEXTS[fleet.kill] if fleet is not None and is_killed else "",
         kill_reason=fleet.kill_reason if fleet is not None else "",
-        **(_status(maintainer.status, maintainer.status_age_s) if maintainer.status is not None else {}),
         waiting=tuple(row for row in rows if row.is_waiting),
         decided=tuple(row for row in rows if not row.is_waiting),
+    )
+    return view if maintainer.status is None else _with_status(view, maintainer.status)
+
+
+def _with_status(view: MaintainerView, status: MaintainerStatus) -> MaintainerView:
+    silent = ("no heartbeat", "the sizing rule continues", "bad")
+    bars = [(budget.scope, _bar(budget)) for budget in status.budgets]
+    return replace(
+        view,
+        state=silent if view.is_silent else _STATE_TEXTS[status.state],
+        wake_bars=tuple(bar for scope, bar in bars if scope == "wake"),
+        day_bars=tuple(bar for scope, bar in bars if scope == "day"),
+        counters=_counters(status.counters),
+        scorecard=scorecard_view(status),
     )
 
 
@@ -232,83 +214,21 @@ def proposal_row(proposal: Proposal, fleet: FleetStatus | None) -> ProposalRow:
     name = proposal.plan.request.pool
     pool = next((other for other in fleet.pools if other.spec.id == name), None) if fleet is not None else None
     state, tone = _PROPOSALS[proposal.state]
-    reason_text = f": {proposal.decision_reason}" if proposal.decision_reason else ""
-    return ProposalRow(
-        plan=plan_view(proposal.plan, pool),
-        proposer=proposal.proposed_by.name,
-        proposed_at=proposal.proposed_at,
-        state=state,
-        tone=tone,
-        decided_at=proposal.decided_at,
-        decided=f"{proposal.decided_by}{reason_text}" if proposal.decided_by else "",
-        is_waiting=proposal.state is ProposalState.WAITING,
-    )
+    return ProposalRow(proposal=proposal, plan=plan_view(proposal.plan, pool), state=state, tone=tone)
 
 
-def note_rows(decisions: Sequence[Decision]) -> tuple[NoteRow, ...]:
-    """Returns notes, escalations and messages to the maintainer, newest first; equal texts are merged."""
+def latest_notes(decisions: Sequence[Decision]) -> list[tuple[Decision, int]]:
+    """Returns notes, escalations and messages to the maintainer, newest first; of equal texts the newest, with their
+    number."""
     notes = [decision for decision in decisions if decision.kind in NOTE_KINDS]
     times = Counter(map(_note_key, notes))
     latest = {_note_key(note): note for note in reversed(notes)}
     shown = sorted(latest.values(), key=lambda note: -note.ordinal)[:SHOWN_NOTES]
-    return tuple(_note_row(note, times=times[_note_key(note)]) for note in shown)
+    return [(note, times[_note_key(note)]) for note in shown]
 
 
 def _note_key(note: Decision) -> tuple[str, str, str, str]:
     return note.kind.value, note.subject, note.actor, render_summary(note)
-
-
-def _note_row(note: Decision, *, times: int) -> NoteRow:
-    return NoteRow(
-        id=f"fleet-{note.ordinal}",
-        at=note.at,
-        kind=note.kind.label.lower(),
-        tone=KIND_TONES.get(note.kind, "off"),
-        pool=note.subject,
-        actor=note.actor,
-        message=render_summary(note),
-        reason=note.reason,
-        times=times,
-    )
-
-
-def _mode_fields(maintainer: Maintainer) -> dict[str, Any]:
-    mode, text = MODE_TEXTS[maintainer.mode]
-    return {
-        "mode": mode,
-        "mode_tone": _MODE_TONES[maintainer.mode],
-        "mode_text": text,
-        "mode_by": maintainer.mode_by,
-        "mode_reason": maintainer.mode_reason,
-        "mode_at": maintainer.mode_at,
-    }
-
-
-def _status(status: MaintainerStatus, age_s: float | None) -> dict[str, Any]:
-    state, text, tone = _STATE_TEXTS[status.state]
-    is_silent = age_s is None or age_s > SILENT_AFTER_S
-    bars = [(budget.scope, _bar(budget)) for budget in status.budgets]
-    return {
-        "has_status": True,
-        "is_silent": is_silent,
-        "last_report_age": formats.duration(age_s),
-        "model": status.model,
-        "is_simulated": status.is_simulated,
-        "state": "no heartbeat" if is_silent else state,
-        "state_text": "the sizing rule continues" if is_silent else text,
-        "state_tone": "bad" if is_silent else tone,
-        "started_at": status.started_at,
-        "woke_at": status.last_wake_at,
-        "wake": status.last_wake,
-        "signals": tuple(signal.replace("_", " ") for signal in status.last_signals),
-        "next_at": None if is_silent else status.next_wake_at,
-        "wake_bars": tuple(bar for scope, bar in bars if scope == "wake"),
-        "day_bars": tuple(bar for scope, bar in bars if scope == "day"),
-        "counters": _counters(status.counters),
-        "prompt": f"prompt {status.prompt_hash[:12]}, tools {status.tools_hash[:12]}",
-        "problems": status.problems,
-        "scorecard": scorecard_view(status),
-    }
 
 
 def _counters(counters: Mapping[str, float]) -> tuple[tuple[str, str], ...]:

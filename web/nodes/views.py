@@ -37,26 +37,11 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowView:
-    """Parts of a row that do not change while it is shown."""
-
-    id: str
-    name: str
-    pool: str
-    kind: str
-    region: str
-    spot: str
-    usd: str
-    is_simulated: bool
-    may_drain: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodesView:
     """View model of the page, apart from live texts."""
 
     query: NodeQuery
-    rows: list[RowView]
+    rows: Sequence[NodeRow]
     live_texts: dict[str, LiveText]
     filters: list[StateFilter]
     columns: list[Column]
@@ -111,7 +96,7 @@ def nodes_view(table: NodeTable | None, report: Report | None, query: NodeQuery)
     node_texts = {key: cell for row in page.rows for key, cell in build_node_texts(row, table.at).items()}
     return NodesView(
         query=query,
-        rows=[_row_view(row) for row in page.rows],
+        rows=page.rows,
         live_texts={key: LiveText(text=text, tone=tone) for key, (text, tone) in node_texts.items()},
         filters=_filters(table, query),
         columns=[_column(query, *column) for column in _COLUMNS if shown.get(column[1], True)],
@@ -165,21 +150,6 @@ def _sheet_row(row: NodeRow) -> tuple[object, ...]:
         row.lag, node.leased, facts.capacity, node.joined_at, node.heartbeat_age_s, row.usd_per_hour,
         node.lease_expiries, node.errors[-1] if node.errors else None,
     )  # fmt: skip
-
-
-def _row_view(row: NodeRow) -> RowView:
-    node, facts = row.node, row.node.facts
-    return RowView(
-        id=node.id,
-        name=facts.name,
-        pool=facts.pool,
-        kind=row.kind,
-        region=facts.region,
-        spot={True: "spot", False: "on demand", None: ""}[row.is_spot],
-        usd=formats.dollars(row.usd_per_hour),
-        is_simulated=facts.is_simulated,
-        may_drain=node.state in (NodeState.READY, NodeState.JOINING),
-    )
 
 
 def _lost(table: NodeTable, query: NodeQuery) -> str:

@@ -14,7 +14,7 @@ from astraflow.contract.fleet.instances import Instance
 from astraflow.contract.fleet.pools import Pool
 from astraflow.contract.fleet.recommendations import Mode
 from web.decisions.queries import DecisionFilter, decision_page
-from web.decisions.views import decision_groups, decision_row
+from web.decisions.views import decision_groups
 from web.pools.instances import instance_row, launch_delays, spot_share, unfinished_launches
 from web.pools.views import MODE_TEXTS, fleet_view, pool_row
 from web.requests import responses
@@ -94,7 +94,7 @@ class PoolPage:
             "instances": [instance_row(instance) for instance in measured[:SHOWN_INSTANCES]],
             "more_instances": max(0, len(measured) - SHOWN_INSTANCES),
             "problem": problem,
-            "groups": decision_groups([decision_row(entry) for entry in decisions.entries]),
+            "groups": decision_groups(decisions.entries),
             "decision_problems": decisions.problems,
             "undo": self.commands.previous_spec(pool.spec.id, pool.version),
             "release_key": form_key("release", pool.spec.id, pool.override_until_at),

@@ -31,7 +31,7 @@ from web.requests.dependencies import (
 )
 from web.requests.run_lookup import RunIndex, ShownRun
 from web.runs import list_view
-from web.runs.columns import shown_columns
+from web.runs.columns import cell_text, shown_columns
 from web.runs.details import record_metadata
 from web.runs.evaluations import EvaluationTable, evaluation_tables
 from web.runs.list_queries import STATES, run_list_query, runs_page
@@ -39,7 +39,7 @@ from web.runs.pins import change_pins, pinned
 from web.runs.queries import load_run_view, load_run_view_and_history, time_range_from
 from web.runs.sheets import LABELS, has_chart, recorded_metric, run_sheet, run_table
 from web.runs.training import SHOWN_STEPS, TRAINING, TrainingView, large, metric_chart, metric_insight, training_view
-from web.runs.views import SHOWN_POINTS, RunHistory, RunView
+from web.runs.views import SHOWN_POINTS, TONES, RunHistory, RunView
 from web.security.addresses import local_path
 from web.security.audit_log import AuditedCommand
 from web.security.roles import Permission, needs
@@ -181,7 +181,9 @@ async def _listed(request: Request, index: RunIndex, viewer: Viewer) -> dict[str
     number = min(query.page, runs_list.pages)
     return {
         "list": runs_list,
-        "rows": list_view.rows(runs_list, columns),
+        "columns": columns,
+        "cell_text": cell_text,
+        "tones": TONES,
         "column_headers": list_view.column_headers(query, columns),
         "query": query.query(),
         "number": number,
