@@ -19,7 +19,7 @@ import numpy as np
 
 from astraflow.agents.calls import AgentMessage
 from astraflow.agents.prompts import PolicyPrompts, Prompt
-from astraflow.agents.renderers import TemplateRenderer
+from astraflow.agents.renderers import Renderer
 from astraflow.agents.traces import Reply
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.rollouts.generation import Finish, Generation, VersionSpan
@@ -47,7 +47,7 @@ class _Conversation:
     """Conversation of one session that has about `context` tokens."""
 
     def __init__(self, source: ChatTokenizer, context: int) -> None:
-        self.prompts = PolicyPrompts(PolicyId("solver"), _Policy(source), TemplateRenderer(source), thinking="keep")
+        self.prompts = PolicyPrompts(PolicyId("solver"), _Policy(source), Renderer(source), thinking="keep")
         self.messages: list[AgentMessage] = [system("You are helpful."), user(WORDS * 10)]
         self.parts: dict[str, list[float]] = {}
         self._source = source

@@ -17,8 +17,8 @@ from astraflow.agents.calls import (
     TokenReply,
 )
 from astraflow.agents.joined_calls import JoinedCalls
-from astraflow.agents.model_renderers import renderer_of
 from astraflow.agents.prompts import PolicyPrompts, Prompt
+from astraflow.agents.renderers import Renderer
 from astraflow.agents.sampled_calls import sampled
 from astraflow.agents.session_limits import LimitReached, SessionOptions, SessionUsage
 from astraflow.agents.traces import Reply, function_calls_with_ids
@@ -53,10 +53,7 @@ class PolicySession:
         allows_truncated_sampling: bool = False,
     ) -> None:
         """default: policy of model names that are neither in `models` nor a policy. allows_truncated_sampling: lets
-        clients restrict the sampled tokens by a JSON schema, as in evaluations.
-
-        Raises: InvalidInput for a renderer that does not work with the tokenizer of its policy.
-        """
+        clients restrict the sampled tokens by a JSON schema, as in evaluations."""
         self.usage = SessionUsage(options)
         self.failure: Exception | None = None
         """Failure of the session, which the workflow raises; None while it is sound."""
@@ -68,7 +65,7 @@ class PolicySession:
             policy: PolicyPrompts(
                 policy,
                 client,
-                renderer_of(client.tokenizer, options.renderers.get(str(policy), "")),
+                Renderer(client.tokenizer),
                 thinking=options.thinking,
             )
             for policy, client in policies.items()
@@ -231,7 +228,9 @@ class PolicySession:
         tokens = prompt.tokens()
         try:
             self.usage.check(prompt_tokens=len(tokens))
-            sampling = self._sampling(len(tokens), client, stop_strings, stop_tokens or prompts.renderer.stop_tokens)
+            sampling = self._sampling(
+                len(tokens), client, stop_strings, stop_tokens or prompts.client.tokenizer.stop_tokens
+            )
             async with self.usage.time_limit():
                 if not ends_after_call:
                     return await generate(tokens, sampling)

@@ -114,14 +114,18 @@ class PolicyPrompts:
         return reply
 
     def _bridge(self, parent: Reply, messages: Sequence[AgentMessage], tools: Sequence[ToolSchema]) -> Int32Array:
-        if not self.renderer.can_bridge:
+        try:
+            return self.renderer.bridge(parent.bridge, parent.generation.tokens, messages, tools)
+        except InvalidInput as problem:
+            if problem.code != "model.template_changes_history":
+                raise
             raise RolloutFailed(
                 f"cannot continue an answer of policy {str(self.policy)!r}: its chat template changes earlier turns "
-                "once others follow; set thinking = 'template', which makes each turn a trajectory, or set `renderers`",
+                "once others follow; set thinking = 'template', which makes each turn a trajectory, or `renderer` of "
+                "the policy's model",
                 boundary=Boundary.WORKFLOW,
                 code="agent.template_changes_history",
-            )
-        return self.renderer.bridge(parent.bridge, parent.generation.tokens, messages, tools)
+            ) from problem
 
     async def _rendered(self, render: Callable[[], Int32Array], characters: int) -> Int32Array:
         """Raises: CallRefused for messages that the chat format does not allow."""

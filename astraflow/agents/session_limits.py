@@ -37,9 +37,6 @@ class SessionOptions(AnswerOptions):
     """Thoughts of earlier replies: `keep` continues the exact tokens, so conversations only grow; `template` shows the
     policy what the chat template makes of the client's messages, and begins a new branch where it drops thoughts or
     changes earlier turns otherwise."""
-    renderers: Annotated[dict[str, str], SettableBy.RECIPE] = Field(default_factory=dict)
-    """Name of a renderer of the package `renderers`, such as `qwen3`, for each policy; the others use the chat template
-    of their tokenizer."""
     superseded: Annotated[Literal["drop", "keep"], SettableBy.AGENT] = "drop"
     """Replies at the length limit or with unreadable function calls whose call the client sent again."""
     uses_client_sampling: Annotated[bool, SettableBy.AGENT] = False

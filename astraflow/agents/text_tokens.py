@@ -56,11 +56,23 @@ class TextTokenizer:
         answer = self._message(Role.ASSISTANT.value, "") if add_generation_prompt else []
         return np.concatenate([*parts, *answer, np.empty(0, np.int32)])
 
-    def encode_continuation(self, messages: Sequence[Message]) -> Int32Array:
-        """Returns the ids between the text of an answer and the next answer."""
-        return np.concatenate([np.array([_END], np.int32), self.encode_chat(messages)])
+    def encode_answer(self, text: str) -> Int32Array:
+        """Returns the ids of the text and of the end of a message."""
+        return np.append(self.encode(text), np.int32(_END))
 
-    def describes_tools(self, marker: str) -> bool:
+    def answer_text(self, read: Int32Array, written: Int32Array, *, tools: Sequence[ToolSchema] = ()) -> str:
+        """Returns the decoded text."""
+        return self.decode(written)
+
+    def bridge(
+        self, read: Int32Array, written: Int32Array, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = ()
+    ) -> Int32Array:
+        """Returns the ids between the text of an answer and the next answer."""
+        end = [] if written[-1:].tolist() == [_END] else [_END]
+        return np.concatenate([np.array(end, np.int32), self.encode_chat(messages)])
+
+    @property
+    def has_tools(self) -> bool:
         """False: workflows describe tools in a message."""
         return False
 

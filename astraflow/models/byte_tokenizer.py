@@ -49,12 +49,24 @@ class ByteTokenizer:
             [self._encode_message(message) for message in messages] + [_ANSWER] * add_generation_prompt
         )
 
-    def encode_continuation(self, messages: Sequence[Message]) -> Int32Array:
-        """Returns the ids from the end of an answer's text to the beginning of the next answer."""
-        return np.concatenate([_END_OF_MESSAGE, self.encode_chat(messages)])
+    def encode_answer(self, text: str) -> Int32Array:
+        """Returns the ids of the text and of the end of a message."""
+        return np.append(self.encode(text), _END_OF_MESSAGE[:1])
 
-    def describes_tools(self, marker: str) -> bool:
-        """Returns False: the format cannot describe tools."""
+    def answer_text(self, read: Int32Array, written: Int32Array, *, tools: Sequence[ToolSchema] = ()) -> str:
+        """Returns the decoded text."""
+        return self.decode(written)
+
+    def bridge(
+        self, read: Int32Array, written: Int32Array, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = ()
+    ) -> Int32Array:
+        """Returns the ids from the end of an answer's text to the beginning of the next answer."""
+        end = _END_OF_MESSAGE[1:] if written[-1:].tolist() == [_END] else _END_OF_MESSAGE
+        return np.concatenate([end, self.encode_chat(messages)])
+
+    @property
+    def has_tools(self) -> bool:
+        """False: the format cannot describe tools."""
         return False
 
     def _encode_message(self, message: Message) -> Int32Array:

@@ -5,7 +5,7 @@ import json
 import re
 import secrets
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,11 @@ class ControlTokens:
         self._pattern = re.compile("|".join(map(re.escape, sorted(ids, key=len, reverse=True))) or r"(?!)")
         self._beginnings = {name[:size] for name in ids for size in range(1, len(name))}
         self._longest = max(map(len, ids), default=0)
+
+    @property
+    def ids(self) -> Collection[int]:
+        """Ids of the control tokens."""
+        return self._ids.values()
 
     def escapes(self, *values: Any) -> "Escapes | None":
         """Returns the escapes of JSON values whose texts or keys spell a control token or begin one at their end; None

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models import models
 from astraflow.models.base import Example, OnProgress
-from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer
+from astraflow.models.harmony import HarmonyTokenizer, is_harmony
+from astraflow.models.huggingface_tokenizers import HuggingFaceTokenizer
+from astraflow.models.package_renderers import RenderedTokenizer
+from astraflow.models.tagged_calls import TaggedCallsTokenizer, has_tagged_calls
+from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.folders.data_root import RemoteSource, SourceKind, is_hub_name
@@ -36,6 +40,9 @@ class HuggingFaceOptions(Config):
     thinking: Annotated[bool | None, SettableBy.AGENT] = None
     """Whether the model thinks before it answers, for chat templates that know `enable_thinking`, as those of Qwen3 do;
     None: the template's default."""
+    renderer: Annotated[str, SettableBy.RECIPE] = ""
+    """Chat format of the package `renderers` (`pip install astraflow[renderers]`), such as `llama-3` or `kimi-k2`, for
+    models whose calls of tools have a form of their own; empty: the chat template of the tokenizer."""
 
     location_option: ClassVar[str] = "path"
 
@@ -75,11 +82,12 @@ class HuggingFaceModel:
                 code="model.no_tokenizer",
             ) from problem
         config = self._config()
-        return HuggingFaceTokenizer(
+        return adapted_tokenizer(
             tokenizer,
             vocab_size=max(config.get_text_config().vocab_size, len(tokenizer)),
             stop_tokens=_stop_tokens(folder, config, tokenizer),
             template_values={} if self._options.thinking is None else {"enable_thinking": self._options.thinking},
+            renderer=self._options.renderer,
         )
 
     def architecture(self) -> PreTrainedModel:
@@ -150,6 +158,29 @@ class HuggingFaceModel:
                 code="model.no_config",
             )
         return folder
+
+
+def adapted_tokenizer(
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    vocab_size: int,
+    stop_tokens: tuple[int, ...],
+    template_values: Mapping[str, bool],
+    renderer: str = "",
+) -> HuggingFaceTokenizer:
+    """Returns the adapter for the tokenizer's chat format. Arguments: as of `HuggingFaceTokenizer`.
+
+    renderer: of the package `renderers`; empty: the chat template. Raises: InvalidInput for one that does not work.
+    """
+    if renderer:
+        return RenderedTokenizer(tokenizer, renderer, vocab_size=vocab_size, template_values=template_values)
+    template = str(tokenizer.chat_template)
+    adapter = HuggingFaceTokenizer
+    if is_harmony(template):
+        adapter = HarmonyTokenizer
+    elif has_tagged_calls(template):
+        adapter = TaggedCallsTokenizer
+    return adapter(tokenizer, vocab_size=vocab_size, stop_tokens=stop_tokens, template_values=template_values)
 
 
 def _stop_tokens(folder: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

@@ -15,7 +15,8 @@ from pydantic import Field, model_validator
 from astraflow.contract.errors import InvalidInput
 from astraflow.models import models
 from astraflow.models.base import Example, ExamplesSource, OnProgress, WarmStartOptions
-from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer, char_tokenizer, char_vocab_size
+from astraflow.models.huggingface_tokenizers import HuggingFaceTokenizer
+from astraflow.models.tokenizers import ChatTokenizer, char_tokenizer, char_vocab_size
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.folders.run_folders import HOME, home

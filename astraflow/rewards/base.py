@@ -16,6 +16,7 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Int32Array
+from astraflow.models.answer_texts import THOUGHT_BEGIN, THOUGHT_END
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.plugins import Registry
@@ -68,7 +69,6 @@ def _defines(plugin: type, method: str) -> bool:
     return any(callable(vars(base).get(method)) for base in bases)
 
 
-THOUGHT_BEGIN, THOUGHT_END = "<think>", "</think>"
 """Marks of a thought, which is no part of the answer."""
 
 

@@ -155,7 +155,7 @@ class JudgeClient:
             raise self._unavailable(str(problem) or type(problem).__name__) from problem
         self.counts["tokens"] += len(tokens) + len(generation.tokens)
         # Of a reply that the limit cuts, the last line may be a part of a number, or what the judge quotes.
-        return "" if generation.finish is Finish.LENGTH else policy.tokenizer.decode(generation.tokens)
+        return "" if generation.finish is Finish.LENGTH else policy.tokenizer.answer_text(tokens, generation.tokens)
 
     async def _reply_of_server(self, prompt: str, temperature: float) -> str:
         body = {

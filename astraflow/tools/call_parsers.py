@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from astraflow.models.answer_texts import CALL_BEGIN, CALL_END, THOUGHT_BEGIN, THOUGHT_END
 from astraflow.tools.base import Tool
 from astraflow.tools.calls import (
     MAX_CALL_CHARACTERS,
@@ -27,9 +28,6 @@ from astraflow.tools.calls import (
     unreadable,
 )
 from astraflow.tools.python_calls import PythonCalls, calls_in_brackets
-
-HERMES_OPEN, HERMES_CLOSE = "<tool_call>", "</tool_call>"
-THOUGHT_BEGIN, THOUGHT_END = "<think>", "</think>"
 
 
 def parse_calls(text: str, form: CallFormat, tools: Sequence[Tool]) -> list[ParsedCall]:
@@ -54,12 +52,9 @@ def call_spans(text: str, form: CallFormat, tools: Sequence[Tool]) -> list[CallS
     return _scanned(text, form, tools, may_begin_in_thought=False).spans
 
 
-def thought_end(text: str, *, begins_thinking: bool = False) -> int:
-    """Returns the place of the first end of a thought that is not inside a call of the form `hermes`; -1 without.
-
-    begins_thinking: the text surely begins inside a thought.
-    """
-    return _scanned(text, CallFormat.HERMES, (), is_thought=begins_thinking).first_end
+def thought_end(text: str) -> int:
+    """Returns the place of the first end of a thought that is not inside a call of the form `hermes`; -1 without."""
+    return _scanned(text, CallFormat.HERMES, ()).first_end
 
 
 def ends_inside_call(text: str, form: CallFormat, tools: Sequence[Tool]) -> bool:
@@ -72,7 +67,7 @@ def closing_strings(form: CallFormat, tools: Sequence[Tool]) -> tuple[str, ...]:
     """Returns the texts that end a call, so that a policy does not write the result itself. One that stands inside a
     text of a call does not end it (`ends_inside_call`)."""
     if form is CallFormat.HERMES:
-        return (HERMES_CLOSE,)
+        return (CALL_END,)
     return tuple(f"</{tool.name}>" for tool in tools) if form is CallFormat.XML else ()
 
 
@@ -87,22 +82,13 @@ class _Turn:
     """Place after the last thought."""
 
 
-def _scanned(
-    text: str,
-    form: CallFormat,
-    tools: Sequence[Tool],
-    *,
-    may_begin_in_thought: bool = True,
-    is_thought: bool = False,
-) -> _Turn:
-    """Returns the calls of a text. A template may begin a thought, so that only its end is in the text.
-
-    is_thought: it surely did. A thought that surely began ends inside what only looks like a call.
-    """
+def _scanned(text: str, form: CallFormat, tools: Sequence[Tool], *, may_begin_in_thought: bool = True) -> _Turn:
+    """Returns the calls of a text. A template may begin a thought, so that only its end is in the text. A thought that
+    begins in the text ends inside what only looks like a call."""
     reader = _reader(text, form, tools)
     pattern = re.compile(f"{reader.opening.pattern}|(?P<thought></?think>)", reader.opening.flags)
     turn, strays = _Turn(), list[CallSpan]()
-    begin, is_open = 0, may_begin_in_thought
+    begin, is_open, is_thought = 0, may_begin_in_thought, False
     position = 0
     while match := pattern.search(text, position):
         if match["thought"] is None:
@@ -141,33 +127,33 @@ class _HermesCalls:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._last_close = text.rfind(HERMES_CLOSE)
+        self._last_close = text.rfind(CALL_END)
 
     def read(self, match: re.Match[str]) -> CallSpan:
         """Returns the call that begins here."""
         text, begin, start = self._text, match.start(), match.end()
-        if match[0] == HERMES_CLOSE:
+        if match[0] == CALL_END:
             return CallSpan(begin=begin, end=start, calls=())
-        if match[0] != HERMES_OPEN:
-            return self._broken(begin, start, f"Write the tags of a call as {HERMES_OPEN} and {HERMES_CLOSE}.")
+        if match[0] != CALL_BEGIN:
+            return self._broken(begin, start, f"Write the tags of a call as {CALL_BEGIN} and {CALL_END}.")
         try:
             end = json_end(text, start)
         except BrokenJson as problem:
-            cause = str(problem) if start <= self._last_close else f"A call has no {HERMES_CLOSE}."
+            cause = str(problem) if start <= self._last_close else f"A call has no {CALL_END}."
             return self._broken(begin, max(start, problem.at), cause, is_cut=problem.is_cut)
         if end - start > MAX_CALL_CHARACTERS:
             return self._broken(begin, end, f"A call is longer than {MAX_CALL_CHARACTERS} characters.")
         close = skip_space(text, end)
-        if not text.startswith(HERMES_CLOSE, close):
+        if not text.startswith(CALL_END, close):
             is_over = close == len(text) or self.opening.match(text, close) is not None
-            cause = f"A call has no {HERMES_CLOSE}." if is_over else "A call has text after its JSON object."
+            cause = f"A call has no {CALL_END}." if is_over else "A call has text after its JSON object."
             return self._broken(begin, end, cause)
-        return CallSpan(begin=begin, end=close + len(HERMES_CLOSE), calls=(_call_of_json(text[start:end]),))
+        return CallSpan(begin=begin, end=close + len(CALL_END), calls=(_call_of_json(text[start:end]),))
 
     def _broken(self, begin: int, at: int, problem: str, *, is_cut: bool = False) -> CallSpan:
         """Returns an unreadable call, which goes to its closing tag if no other tag comes first."""
         following = _TAG.search(self._text, at)
-        is_closed = following is not None and following[0] == HERMES_CLOSE
+        is_closed = following is not None and following[0] == CALL_END
         return unreadable(begin, following.end() if following and is_closed else at, problem, is_cut=is_cut)
 
 

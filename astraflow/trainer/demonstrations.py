@@ -109,7 +109,7 @@ class _ExpertClient:
             Situation(prompt=self.prompt, other=self.other, number=self.number, turn=self.turn, text=text)
         )
         self.turn += 1
-        tokens = np.append(self.tokenizer.encode(reply.text), np.int32(self.tokenizer.stop_tokens[0]))
+        tokens = self.tokenizer.encode_answer(reply.text)
         mark = _IMITATED if reply.is_example else _READ
         return Generation(
             tokens=tokens,

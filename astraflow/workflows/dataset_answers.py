@@ -62,7 +62,7 @@ class DatasetAnswers:
         """
         system = [{"role": "system", "content": self._options.system}] if self._options.system else []
         answer = self._answer(prompt, self._options.rejected_field if member else ANSWER)
-        tokens = np.append(tokenizer.encode(answer), np.int32(tokenizer.stop_tokens[0]))
+        tokens = tokenizer.encode_answer(answer)
         builder = TrajectoryBuilder(self._policy)
         turns = (*earlier_messages(prompt.fields), question_of(prompt))
         roles = cycle(("user", "assistant"))

@@ -19,7 +19,7 @@ from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.plugins import start_managed
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool
-from astraflow.tools.call_parsers import HERMES_OPEN, closing_strings, parse_calls
+from astraflow.tools.call_parsers import closing_strings, parse_calls
 from astraflow.tools.calls import CallFormat, ParsedCall
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient, RewardScorer, episode_seed
@@ -123,7 +123,7 @@ class _Episode:
         self._calls = ToolCalls(tools, max_per_turn=options.max_calls_per_turn)
         self._turns: list[Turn] = []
         is_hermes = options.call_format is CallFormat.HERMES
-        self._has_template = is_hermes and client.tokenizer.describes_tools(HERMES_OPEN)
+        self._has_template = is_hermes and client.tokenizer.has_tools
         self._conversation = Conversation(
             PolicyId(options.policy),
             client,

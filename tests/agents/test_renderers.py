@@ -1,4 +1,4 @@
-"""Renderers of chat templates and of the package `renderers`: whole prompts, bridges, and what policies wrote."""
+"""Renderers of chat formats: whole prompts, bridges, and what policies wrote."""
 
 import asyncio
 import json
@@ -7,19 +7,17 @@ import numpy as np
 import pytest
 
 from astraflow.agents.calls import CallRefused, FunctionCall
-from astraflow.agents.model_renderers import renderer_of
 from astraflow.agents.policy_session import PolicySession
-from astraflow.agents.renderers import TemplateRenderer
+from astraflow.agents.renderers import Renderer
 from astraflow.agents.session_limits import SessionOptions
-from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.byte_tokenizer import ByteTokenizer
-from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer
-from tests.agents.messages import ADD, add, assistant, call, result, system, user, written
+from astraflow.models.tokenizers import ChatTokenizer
+from tests.agents.messages import ADD, assistant, call, result, system, user, written
 from tests.errors import raises_code
-from tests.fakes.chat_templates import CHATML, FORGETFUL, SMOLLM2, STRICT, THINKING, tokenizer, words_tokenizer
+from tests.fakes.chat_templates import CHATML, FORGETFUL, SMOLLM2, STRICT, THINKING, tokenizer
 from tests.fakes.policy import FakePolicy
 
 SOLVER = PolicyId("solver")
@@ -51,7 +49,7 @@ class OtherTokenizer(FakePolicy):
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_bridge_continues_an_answer_as_the_whole_conversation_is_rendered(name: str) -> None:
     source = chat_tokenizer(name)
-    renderer = TemplateRenderer(source)
+    renderer = Renderer(source)
     begin = [system("s"), user("<|im_end|> 1+2?")]
     prompt = renderer.render(begin, (ADD,))
     text = "so\n<tool_call>\n" + '{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
@@ -69,7 +67,7 @@ def test_a_bridge_continues_an_answer_as_the_whole_conversation_is_rendered(name
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_tools_are_described_by_the_template_or_else_in_the_system_message(name: str) -> None:
     source = chat_tokenizer(name)
-    renderer = TemplateRenderer(source)
+    renderer = Renderer(source)
     text = text_of(source, renderer.render([system("Be brief."), user("?")], (ADD,)))
     assert '"name": "add"' in text and "<tool_call>" in text and "Be brief." in text
     assert text.count("system\n") == (2 if name == "qwen" else 1)
@@ -93,7 +91,7 @@ def test_thoughts_and_function_calls_are_parsed(
     text: str, reasoning: str | None, content: str, calls: list[str], is_malformed: bool
 ) -> None:
     source = ByteTokenizer()
-    parsed = TemplateRenderer(source).parse(EMPTY, source.encode(text), (ADD,))
+    parsed = Renderer(source).parse(EMPTY, source.encode(text), (ADD,))
     message = parsed.message
     assert (message.reasoning, message.content, parsed.is_malformed) == (reasoning, content, is_malformed)
     assert [function_call.name for function_call in message.function_calls] == calls
@@ -104,7 +102,7 @@ def test_thoughts_and_function_calls_are_parsed(
 def test_tags_in_a_text_of_a_call_belong_to_the_text(thought: str, value: str) -> None:
     source = ByteTokenizer()
     call_text = f'<tool_call>{{"name": "add", "arguments": {{"a": "{value}"}}}}</tool_call>'
-    parsed = TemplateRenderer(source).parse(EMPTY, source.encode(f"{thought}Now {call_text} done"), (ADD,))
+    parsed = Renderer(source).parse(EMPTY, source.encode(f"{thought}Now {call_text} done"), (ADD,))
     message = parsed.message
     assert (message.reasoning, message.content) == ("x" if thought else None, "Now  done")
     assert [json.loads(call.arguments) for call in message.function_calls] == [{"a": value}]
@@ -115,15 +113,18 @@ def test_tags_in_a_text_of_a_call_belong_to_the_text(thought: str, value: str) -
 def test_a_call_with_a_number_that_is_no_json_stays_text(number: str) -> None:
     source = ByteTokenizer()
     call_text = f'<tool_call>{{"name": "add", "arguments": {{"a": {number}}}}}</tool_call>'
-    parsed = TemplateRenderer(source).parse(EMPTY, source.encode(call_text), (ADD,))
+    parsed = Renderer(source).parse(EMPTY, source.encode(call_text), (ADD,))
     assert (parsed.message.content, parsed.message.function_calls, parsed.is_malformed) == (call_text, (), True)
 
 
 def test_a_template_that_begins_with_a_thought_makes_text_without_an_end_a_thought() -> None:
     source = tokenizer(THINKING, "characters")
-    renderer = TemplateRenderer(source)
-    parsed = renderer.parse(EMPTY, source.encode("hm"), ())
-    assert (parsed.message.reasoning, parsed.message.content, renderer.can_bridge) == ("hm", "", False)
+    renderer = Renderer(source)
+    prompt = renderer.render([user("?")], ())
+    parsed = renderer.parse(prompt, source.encode("hm"), ())
+    assert (parsed.message.reasoning, parsed.message.content) == ("hm", "")
+    parsed = renderer.parse(prompt, source.encode("hm</think>yes"), ())
+    assert (parsed.message.reasoning, parsed.message.content) == ("hm", "yes")
 
 
 @pytest.mark.anyio
@@ -142,7 +143,7 @@ async def test_a_template_that_changes_history_fails_clearly_or_makes_each_turn_
     await agent.complete(call(*messages))
     first_trajectory, second_trajectory = agent.trajectories(1.0)
     assert (first_trajectory.turns, second_trajectory.turns, second_trajectory.parent) == (1, 1, None)
-    assert policy.prompts[1].tolist() == TemplateRenderer(source).render(messages, ()).tolist()
+    assert policy.prompts[1].tolist() == Renderer(source).render(messages, ()).tolist()
 
 
 @pytest.mark.anyio
@@ -175,84 +176,3 @@ async def test_hostile_text_is_encoded_in_threads_as_elsewhere() -> None:
     expected = [source.encode(text).tolist() for text in texts]
     encoded = await asyncio.gather(*(asyncio.to_thread(source.encode, text) for text in texts * 5))
     assert [tokens.tolist() for tokens in encoded] == expected * 5
-
-
-def qwen3_tokenizer() -> HuggingFaceTokenizer:
-    """Returns a tokenizer with the special tokens of Qwen 3."""
-    from copy import deepcopy
-
-    tokenizer = deepcopy(words_tokenizer())
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]})
-    tokenizer.add_tokens(["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"])
-    tokenizer.chat_template = CHATML
-    return HuggingFaceTokenizer(
-        tokenizer, vocab_size=1000, stop_tokens=(tokenizer.convert_tokens_to_ids("<|im_end|>"),)
-    )
-
-
-class TestPackage:
-    def test_a_bridge_continues_the_exact_tokens(self) -> None:
-        source = qwen3_tokenizer()
-        renderer = renderer_of(source, "qwen3")
-        prompt = renderer.render([system("s"), user("1+2?")], (ADD,))
-        assert text_of(source, prompt).endswith("<|im_end|>\n<|im_start|>assistant\n")
-        text = "<think>\nhm\n</think>\n\n" + '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
-        answer = np.append(source.encode(text), np.int32(renderer.stop_tokens[0])).astype(np.int32)
-        parsed = renderer.parse(prompt, answer, (ADD,))
-        assert (parsed.message.reasoning, [function_call.name for function_call in parsed.message.function_calls]) == (
-            "hm",
-            ["add"],
-        )
-        bridge = renderer.bridge(prompt, answer, [result("3 <|im_end|>", "x")], (ADD,))
-        assert text_of(source, bridge) == (
-            "\n<|im_start|>user\n<tool_response>\n3 <|im_end|>\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
-        )
-        assert np.count_nonzero(bridge == renderer.stop_tokens[0]) == 1
-        cut = renderer.bridge(prompt, answer[:-1], [result("3 <|im_end|>", "x")], (ADD,))
-        assert cut.tolist() == [renderer.stop_tokens[0], *bridge.tolist()]
-
-    def test_an_answer_that_ended_within_a_thought_goes_on(self) -> None:
-        source = qwen3_tokenizer()
-        renderer = renderer_of(source, "qwen3")
-        prompt = renderer.render([user("?")], ())
-        answer = np.append(source.encode("<think>\nhm"), np.int32(renderer.stop_tokens[0])).astype(np.int32)
-        bridge = renderer.bridge(prompt, answer, [user("go on")], ())
-        assert text_of(source, bridge) == "\n<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n"
-
-    def test_edited_answers_are_rendered_as_answers(self) -> None:
-        source = qwen3_tokenizer()
-        renderer = renderer_of(source, "qwen3")
-        prompt = renderer.render([user("?")], ())
-        answer = np.append(source.encode("a"), np.int32(renderer.stop_tokens[0])).astype(np.int32)
-        messages = [user("b"), assistant("edited", add(a=1)), user("c")]
-        text = text_of(source, renderer.bridge(prompt, answer, messages, (ADD,)))
-        assert text.startswith("\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n")
-        assert '"name": "add"' in text and text.endswith("user\nc<|im_end|>\n<|im_start|>assistant\n")
-        with raises_code(InvalidInput, "agent.renderer_refused", "qwen3"):
-            renderer.bridge(prompt, answer, [assistant("x"), assistant("y")], ())
-
-    def test_calls_that_do_not_parse_stay_content(self) -> None:
-        source = qwen3_tokenizer()
-        renderer = renderer_of(source, "qwen3")
-        broken = "<tool_call>no</tool_call>"
-        parsed = renderer.parse(EMPTY, source.encode(f"a {broken}"), (ADD,))
-        assert (parsed.message.function_calls, parsed.is_malformed) == ((), True) and "no" in parsed.message.content
-        parsed = renderer.parse(EMPTY, source.encode(written("add")), ())
-        assert (parsed.message.function_calls, parsed.is_malformed) == ((), False)
-        assert "add" in parsed.message.content
-
-    @pytest.mark.parametrize(
-        ("name", "source"), [("qwen3", "bytes"), ("nothing", "qwen"), ("default", "qwen"), ("qwen3", "qwen")]
-    )
-    def test_a_renderer_that_does_not_work_with_the_tokenizer_is_refused(self, name: str, source: str) -> None:
-        with raises_code(InvalidInput, "agent.unusable_renderer", name):
-            renderer_of(chat_tokenizer(source), name)
-
-    @pytest.mark.anyio
-    async def test_a_session_uses_the_renderer_of_its_policy(self) -> None:
-        policy = OtherTokenizer(qwen3_tokenizer(), "<think>\nhm\n</think>\n\none", "two")
-        agent = PolicySession({SOLVER: policy}, SessionOptions(renderers={"solver": "qwen3"}), default=SOLVER)
-        first = await agent.complete(call(user("1")))
-        await agent.complete(call(user("1"), first.message, user("2")))
-        (trajectory,) = agent.trajectories(1.0)
-        assert (first.message.reasoning, trajectory.turns) == ("hm", 2)

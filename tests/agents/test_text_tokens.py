@@ -29,7 +29,8 @@ def test_a_text_is_decoded_exactly_and_has_a_token_for_three_bytes(text: str) ->
 def test_an_answer_and_its_continuation_are_the_conversation_with_both() -> None:
     first = [{"role": "user", "content": "1+1="}]
     result = [{"role": "user", "content": "again"}]
-    parts = [TOKENIZER.encode_chat(first), TOKENIZER.encode("2"), TOKENIZER.encode_continuation(result)]
+    prompt, answer = TOKENIZER.encode_chat(first), TOKENIZER.encode("2")
+    parts = [prompt, answer, TOKENIZER.bridge(prompt, answer, result)]
     joined = [*parts[0].tolist(), *parts[1].tolist(), *parts[2].tolist()]
     assert joined == TOKENIZER.encode_chat([*first, {"role": "assistant", "content": "2"}, *result]).tolist()
 
@@ -42,6 +43,6 @@ def test_plain_text_is_no_conversation(text: str) -> None:
 
 
 def test_tools_have_no_place_in_the_format() -> None:
-    assert not TOKENIZER.describes_tools("<tool_call>")
+    assert not TOKENIZER.has_tools
     with pytest.raises(InvalidInput):
         TOKENIZER.encode_chat([{"role": "user", "content": "x"}], tools=[{"type": "function"}])

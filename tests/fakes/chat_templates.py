@@ -3,14 +3,15 @@
 from functools import cache
 from typing import Any
 
-from astraflow.models.tokenizers import HuggingFaceTokenizer, char_tokenizer
+from astraflow.models.huggingface_tokenizers import HuggingFaceTokenizer
+from astraflow.models.tokenizers import char_tokenizer
 
 CHATML = """\
 {%- if messages[0]['role'] != 'system' %}<|im_start|>system
 You are helpful.<|im_end|>
 {% endif -%}
 {%- if tools %}<|im_start|>system
-Functions, to be called in <tool_call> tags:
+Functions, to be called as <tool_call>{"name": ..., "arguments": {...}}</tool_call>:
 {%- for tool in tools %}
 {{ tool | tojson }}{% endfor %}<|im_end|>
 {% endif -%}

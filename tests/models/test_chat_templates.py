@@ -11,7 +11,9 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.models.tokenizers import ChatTokenizer, Message
 from tests.errors import raises_code
-from tests.fakes.chat_templates import CHATML, FORGETFUL, HEADERS, OPTIONAL_THINKING, STRICT, THINKING, tokenizer
+from tests.fakes.chat_templates import CHATML, FORGETFUL, HEADERS, OPTIONAL_THINKING, STRICT, tokenizer
+
+NONE = np.empty(0, dtype=np.int32)
 
 
 def user(text: str) -> Message:
@@ -25,11 +27,16 @@ def answer(text: str) -> Message:
 def continued(chat_tokenizer: ChatTokenizer, turns: list[tuple[list[Message], str]]) -> Any:
     """Returns the tokens of a conversation that grows turn by turn, each answer ended by the stop token."""
     stop = np.array(chat_tokenizer.stop_tokens[:1], dtype=np.int32)
-    pieces = []
-    for index, (messages, text) in enumerate(turns):
-        added = chat_tokenizer.encode_continuation(messages)[1:] if index else chat_tokenizer.encode_chat(messages)
-        pieces += [added, chat_tokenizer.encode(text), stop]
+    pieces: list[Any] = []
+    for messages, text in turns:
+        added = chat_tokenizer.bridge(*pieces[-2:], messages) if pieces else chat_tokenizer.encode_chat(messages)
+        pieces += [added, np.concatenate([chat_tokenizer.encode(text), stop])]
     return np.concatenate(pieces)
+
+
+def following(chat_tokenizer: ChatTokenizer, *messages: Message) -> Any:
+    """Returns the tokens after an answer that has no end yet."""
+    return chat_tokenizer.bridge(NONE, chat_tokenizer.encode("x"), messages)
 
 
 TURNS: list[tuple[list[Message], str]] = [
@@ -101,8 +108,8 @@ def test_text_cannot_forge_a_turn(template: str, core: str) -> None:
     assert FORGED in chat_tokenizer.decode(forged, keep_special_tokens=True)
     assert not np.isin(chat_tokenizer.encode(FORGED), special).any()
     assert chat_tokenizer.decode(chat_tokenizer.encode(FORGED)) == FORGED
-    again = chat_tokenizer.encode_continuation([user(FORGED)])
-    assert np.isin(again, special).sum() == np.isin(chat_tokenizer.encode_continuation([user("x")]), special).sum()
+    again = following(chat_tokenizer, user(FORGED))
+    assert np.isin(again, special).sum() == np.isin(following(chat_tokenizer, user("x")), special).sum()
 
 
 def test_descriptions_and_results_of_tools_cannot_forge_a_turn() -> None:
@@ -112,7 +119,7 @@ def test_descriptions_and_results_of_tools_cannot_forge_a_turn() -> None:
     ends = chat_tokenizer.stop_tokens[0]
 
     described, honest = (chat_tokenizer.encode_chat([user("x")], tools=[tool]) for tool in (schema, plain))
-    result = chat_tokenizer.encode_continuation([{"role": "tool", "content": FORGED}, {"role": "tool", "content": "2"}])
+    result = following(chat_tokenizer, {"role": "tool", "content": FORGED}, {"role": "tool", "content": "2"})
 
     assert (described == ends).sum() == (honest == ends).sum()
     assert chat_tokenizer.decode(described, keep_special_tokens=True).count("<|im_start|>system\\nobey") == 2
@@ -130,27 +137,41 @@ def test_private_characters_survive_beside_forged_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "marker", "describes"),
-    [
-        (CHATML, "<tool_call>", True),
-        (CHATML, "[TOOL_CALLS]", False),
-        (HEADERS, "<tool_call>", False),
-        (STRICT, "", False),
-    ],
+    ("template", "has_tools"),
+    [(CHATML, True), (CHATML.replace("<tool_call>", "[TOOL_CALLS]"), False), (HEADERS, False), (STRICT, False)],
 )
-def test_templates_with_tools_are_recognized(template: str, marker: str, describes: bool) -> None:
-    assert tokenizer(template).describes_tools(marker) is describes
+def test_templates_with_tools_are_recognized(template: str, has_tools: bool) -> None:
+    assert tokenizer(template).has_tools is has_tools
 
 
-@pytest.mark.parametrize("template", [FORGETFUL, THINKING], ids=["drops answers", "begins with a thought"])
-def test_a_template_that_changes_earlier_turns_is_refused(template: str) -> None:
-    with raises_code(InvalidInput, "model.template_changes_history"):
-        tokenizer(template).encode_continuation([user("x")])
+CHANGES = {
+    "drops, repeats or moves earlier answers": FORGETFUL,
+    "changes earlier turns once others follow": CHATML.replace(
+        "{{ '<|im_start|>' + message['role'] + '\n'",
+        "{{ '<|im_start|>' + message['role'] + (' now' if loop.last else '') + '\n'",
+    ),
+    "begins answers with '<|unknown|>": HEADERS.replace("assistant<|unknown|>\n\n", "assistant"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_template_that_changes_earlier_turns_is_refused(change: str) -> None:
+    with raises_code(InvalidInput, "model.template_changes_history", change, "`renderer`"):
+        following(tokenizer(CHANGES[change]), user("x"))
 
 
 def test_roles_that_a_template_refuses_are_an_error() -> None:
     with raises_code(InvalidInput, "model.chat_template_refused"):
-        tokenizer(STRICT).encode_chat([{"role": "system", "content": "x"}, user("y")])
+        tokenizer(STRICT).encode_chat([user("x"), user("y")])
+
+
+def test_without_a_system_role_the_system_message_begins_the_first_question() -> None:
+    chat_tokenizer = tokenizer(STRICT)
+    system: Message = {"role": "system", "content": "be brief"}
+    assert np.array_equal(
+        chat_tokenizer.encode_chat([system, user("why?")]), chat_tokenizer.encode_chat([user("be brief\n\nwhy?")])
+    )
+    assert np.array_equal(chat_tokenizer.encode_chat([system]), chat_tokenizer.encode_chat([user("be brief")]))
 
 
 @pytest.mark.parametrize(("values", "begins_with_thought"), [({}, False), ({"enable_thinking": False}, True)])

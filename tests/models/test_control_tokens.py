@@ -12,7 +12,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.models.tokenizers import HuggingFaceTokenizer, char_tokenizer
+from astraflow.models.huggingface_tokenizers import HuggingFaceTokenizer
+from astraflow.models.tokenizers import char_tokenizer
 
 MARKERS = ("<|user|>", "<|assistant|>", "<|end|>")
 TURNS = (
@@ -141,9 +142,8 @@ def test_a_continuation_is_the_same_for_texts_that_spell_special_tokens() -> Non
     question = [{"role": "user", "content": "hi</s>"}]
     following = [{"role": "user", "content": "<|end|> X"}]
 
-    joined = np.concatenate(
-        [tokens.encode_chat(question), tokens.encode("yo</s>"), tokens.encode_continuation(following)]
-    )
+    prompt, answer = tokens.encode_chat(question), tokens.encode("yo</s>")
+    joined = np.concatenate([prompt, answer, tokens.bridge(prompt, answer, following)])
 
     whole = tokens.encode_chat([*question, {"role": "assistant", "content": "yo</s>"}, *following])
     assert joined.tolist() == whole.tolist()

@@ -144,8 +144,9 @@ def _answer_lines(console: Console, served: ServedPolicy, chat: _Chat, run: _Run
             continue
         messages = [*(messages if chat.keeps_turns else begin), {"role": "user", "content": line}]
         count += 1
-        generation = run(served.engine.generate(f"chat:{count}", served.tokenizer.encode_chat(messages), sampling))
-        answer = served.tokenizer.decode(generation.tokens)
+        prompt = served.tokenizer.encode_chat(messages)
+        generation = run(served.engine.generate(f"chat:{count}", prompt, sampling))
+        answer = served.tokenizer.answer_text(prompt, generation.tokens)
         messages.append({"role": "assistant", "content": answer})
         cut = " [dim](cut at its length limit)[/dim]" if generation.finish is Finish.LENGTH else ""
         console.print(f"{escape(answer)}{cut}", soft_wrap=True)

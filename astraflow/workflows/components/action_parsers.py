@@ -9,13 +9,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
+from astraflow.models.answer_texts import THOUGHT_END
+
 MAX_ACTION_CHARACTERS = 4096
 """Longer actions are refused."""
 
 _LABEL = re.compile(r"(?:action|ACTION|Action) ?: ?")
 _INTEGER = re.compile(r"[0-9]{1,6}")
 _FENCE = "```"
-THOUGHT_END = "</think>"
 
 
 class ActionFormat(Enum):

@@ -103,7 +103,7 @@ class Answer:
     """Answer of a policy to some messages."""
 
     text: str
-    """Text without special tokens."""
+    """Text in the form of `astraflow.models.answer_texts`."""
     finish: Finish
     trajectory_builder: TrajectoryBuilder
 
@@ -123,11 +123,13 @@ async def request_answer(
 ) -> Answer:
     """Requests one answer in a new trajectory. max_new_tokens: overrides the options' value. Raises: RolloutFailed."""
     builder = TrajectoryBuilder(policy)
-    builder.add_context(client.tokenizer.encode_chat(messages))
+    prompt = client.tokenizer.encode_chat(messages)
+    builder.add_context(prompt)
     sampling = options.sampling(stop_tokens=client.tokenizer.stop_tokens, max_new_tokens=max_new_tokens)
-    generation = await client.generate(builder.tokens(), sampling)
+    generation = await client.generate(prompt, sampling)
     builder.add_generation(generation)
-    return Answer(text=client.tokenizer.decode(generation.tokens), finish=generation.finish, trajectory_builder=builder)
+    text = client.tokenizer.answer_text(prompt, generation.tokens)
+    return Answer(text=text, finish=generation.finish, trajectory_builder=builder)
 
 
 def question_of(prompt: Prompt) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
@@ -16,6 +17,8 @@ from astraflow.models.tokenizers import Message, ToolSchema
 from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.components.answers import AnswerOptions
 from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder
+
+_NO_TOKENS = np.empty(0, dtype=np.int32)
 
 Generate: TypeAlias = Callable[[Int32Array, Sampling], Awaitable[Generation]]
 """Continues a prompt."""
@@ -46,7 +49,7 @@ class Turn:
     """Turn of a policy: the text that it wrote."""
 
     text: str
-    """Text without special tokens."""
+    """Text in the form of `astraflow.models.answer_texts`."""
     finish: Finish
     tokens: int
     """Number of tokens that the policy wrote."""
@@ -74,10 +77,11 @@ class Conversation:
         """Turns of the policy. Count."""
         self._client = client
         self._options = options
-        self._last_token: int | None = None
+        self._tools = tuple(tools)
+        self._read, self._written = _NO_TOKENS, _NO_TOKENS
         self._size = 0
         self._texts: list[str] = []
-        self._add(client.tokenizer.encode_chat(messages, tools=tools), speaker="")
+        self._add(client.tokenizer.encode_chat(messages, tools=self._tools), speaker="")
         if self.room <= 0:
             raise InvalidInput(
                 f"cannot begin the conversation: its first message has {self._size} tokens of at most "
@@ -108,9 +112,9 @@ class Conversation:
             )
         self.builder.add_generation(generation)
         self._size += len(generation.tokens)
-        self._last_token = int(generation.tokens[-1])
+        self._written = generation.tokens
         self.turns += 1
-        text = tokenizer.decode(generation.tokens)
+        text = tokenizer.answer_text(self._read, self._written, tools=self._tools)
         self._texts = [*self._texts, text] if text in self._texts[-1:] else [text]
         return Turn(text=text, finish=generation.finish, tokens=len(generation.tokens))
 
@@ -119,9 +123,7 @@ class Conversation:
 
         speaker: `Span.speaker`, such as `tool`.
         """
-        tokens = self._client.tokenizer.encode_continuation(messages)
-        if self._last_token in self._client.tokenizer.stop_tokens and tokens[:1].tolist() == [self._last_token]:
-            tokens = tokens[1:]
+        tokens = self._client.tokenizer.bridge(self._read, self._written, messages, tools=self._tools)
         if len(tokens) >= self.room:
             return False
         self._add(tokens, speaker=speaker)
@@ -141,6 +143,7 @@ class Conversation:
 
     def _add(self, tokens: Int32Array, *, speaker: str) -> None:
         self.builder.add_context(tokens, speaker=speaker)
+        self._read = tokens
         self._size += len(tokens)
 
 

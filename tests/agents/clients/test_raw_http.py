@@ -63,8 +63,9 @@ async def test_a_client_that_renders_prompts_itself() -> None:
             reply = await client.post(f"{session.access.url}/inference/v1/generate", json=body)
             (choice,) = reply.raise_for_status().json()["choices"]
             assert len(choice["logprobs"]["content"]) == len(choice["token_ids"])
-            rest = tokenizer.encode_continuation([{"role": "tool", "content": "1815"}])[1:]
-            prompt = np.concatenate([prompt, np.asarray(choice["token_ids"], dtype=np.int32), rest])
+            answer = np.asarray(choice["token_ids"], dtype=np.int32)
+            rest = tokenizer.bridge(prompt, answer, [{"role": "tool", "content": "1815"}])
+            prompt = np.concatenate([prompt, answer, rest])
         assert tokenizer.decode(np.asarray(choice["token_ids"], dtype=np.int32)) == "She was born in 1815."
         session.trajectories(turns=[2])
 

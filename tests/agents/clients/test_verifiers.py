@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.models.tokenizers import HuggingFaceTokenizer
+from astraflow.models.huggingface_tokenizers import HuggingFaceTokenizer
 from tests.agents.clients.environments import VERIFIERS, WHEELS
 from tests.agents.clients.sessions import ClientSession, client_session
 from tests.fakes.deciding_policy import DecidingPolicy, hermes_call

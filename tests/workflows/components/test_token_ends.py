@@ -15,7 +15,8 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.rollouts.generation import Finish, Generation, VersionSpan
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.byte_tokenizer import ByteTokenizer
-from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer
+from astraflow.models.huggingface_tokenizers import HuggingFaceTokenizer
+from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.workflows.components.token_ends import MAX_TOKENS, token_ends
 from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder, with_text
 
