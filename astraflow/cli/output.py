@@ -54,12 +54,10 @@ class Table:
         *columns: str,
         right: Collection[str] = (),
         wrapped: Collection[str] | None = None,
-        is_short: bool = False,
     ) -> None:
-        """columns: titles; no line of titles if all are empty. right: columns of numbers. wrapped: by default the last.
-        is_short: a terminal shows the beginning of a text in the last column instead of all of it in several lines."""
+        """columns: titles; no line of titles if all are empty. right: columns of numbers. wrapped: by default the
+        last."""
         self._columns = columns
-        self._is_short = is_short
         self._right = right
         self._wrapped = columns[-1:] if wrapped is None else wrapped
         self._rows: list[tuple[Text, ...]] = []
@@ -73,9 +71,6 @@ class Table:
         widths = [max((cell.cell_len for cell in cells), default=0) for cells in zip(*titles, *self._rows, strict=True)]
         lines = [self._line(row, widths) for row in (*titles, *self._rows)]
         whole = [width for name, width in zip(self._columns, widths, strict=False) if name not in self._wrapped]
-        if self._is_short:
-            for line in lines:
-                line.truncate(options.max_width, overflow="ellipsis")
         if max((line.cell_len for line in lines), default=0) <= options.max_width:
             yield from lines
         elif sum(whole) + 2 * len(self._columns) + _WRAPPED * len(self._wrapped) <= options.max_width:

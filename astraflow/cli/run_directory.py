@@ -192,7 +192,7 @@ def find_run_folder(name_or_folder: Path | str) -> RunFolder:
     if not folder.exists():
         raise InvalidInput(
             f"cannot find the run {str(name_or_folder)!r}: it is no folder, and no run below {str(runs_folder())!r}; "
-            "give the folder or the name of a run (see: astraflow runs clean)",
+            "give the folder or the name of a run; `astraflow runs` lists them",
             code="run_folder.unknown",
         )
     return RunFolder(folder)

@@ -105,9 +105,15 @@ def _tls_of(directory: RunFolder) -> ClientTls | None:
 
 def _address_of_run(address: str) -> str:
     """Returns the address of the dataflow service: that of the active run whose folder or name is given. Raises:
-    InvalidInput for an ended run, with the way to look at it."""
-    if not address or ":" in address or not folder_of(address).exists():
+    InvalidInput for an unknown run, and for an ended one with the way to look at it."""
+    if not address or ":" in address:
         return address
+    if not folder_of(address).exists():
+        raise InvalidInput(
+            f"cannot find the run {address!r}: no run of this machine has this name; `astraflow runs` lists them, and "
+            "HOST:PORT is the address of one elsewhere",
+            code="run_folder.unknown",
+        )
     folder = RunFolder(folder_of(address))
     if folder.is_active:
         return folder.facts.dataflow

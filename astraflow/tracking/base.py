@@ -3,12 +3,11 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports.report import Report, StreamReport
+from astraflow.contract.reports.training_steps import TrainingStep
 from astraflow.contract.training_metrics import ROLLOUT_REWARD
 from astraflow.runtime.config.base import Config
 
@@ -21,7 +20,7 @@ class TrackedStep:
     step: int
     """Number of the step, from 1, which is also the version that it produced."""
     at: float
-    """Unix seconds of the report that the metrics are from."""
+    """Time when the step was acknowledged. Unix seconds."""
     metrics: Mapping[str, float]
     """Metric name -> value, natural units. Finite."""
 
@@ -58,46 +57,13 @@ class Tracker(Protocol):
         """Flushes and ends the record."""
 
 
-STREAM_FIELDS = (
-    "training.wait_fraction",
-    "produced_per_s",
-    "consumed_per_s",
-    "groups.buffered",
-    "training.tokens_mean",
-    "reward_produced",
-)
-"""Fields of a stream's report that are exported in addition to the trainer's metrics, under their last names."""
-
-
-def new_steps(report: Report, exported: Mapping[PolicyId, int]) -> list[TrackedStep]:
-    """Returns the steps in the report after the exported ones, oldest first for each policy.
-
-    A report names the metrics of the last step only. Of earlier steps since the previous report, at most the latest 32,
-    it holds the rollout reward, or the loss of a policy that trains only on answers, so a policy that makes several
-    steps a second has complete rewards but not complete metrics. exported: number of the last exported step of each
-    policy.
-    """
-    return [step for stream in report.streams for step in _stream_steps(report, stream, exported.get(stream.policy, 0))]
-
-
-def _stream_steps(report: Report, stream: StreamReport, exported: int) -> list[TrackedStep]:
-    first = max(exported, stream.training.steps - max(len(stream.training.rewards), 1)) + 1
-    return [
-        TrackedStep(policy=stream.policy, step=step, at=report.at, metrics=_finite(_metrics(stream, step)))
-        for step in range(first, stream.training.steps + 1)
-    ]
-
-
-def _metrics(stream: StreamReport, step: int) -> dict[str, float]:
-    age = stream.training.steps - step
-    losses, rewards = stream.training.losses, stream.training.rewards
-    name, values = ("loss", losses) if losses else (ROLLOUT_REWARD, rewards)
-    metrics = {name: values[-1 - age]} if age < len(values) else {}
-    if age == 0:
-        figures = {field.rpartition(".")[2]: float(attrgetter(field)(stream)) for field in STREAM_FIELDS}
-        metrics |= figures | dict(stream.training.metrics)
-    return metrics
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+def tracked(step: TrainingStep) -> TrackedStep:
+    """Returns a step with its finite metrics, the mean reward of its rollouts, and the totals of the run."""
+    metrics = {
+        **step.metrics,
+        ROLLOUT_REWARD: step.reward,
+        "total_tokens": float(step.total_tokens),
+        "total_episodes": float(step.total_episodes),
+    }
+    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    return TrackedStep(policy=step.policy, step=step.step, at=step.at, metrics=finite)

@@ -1,17 +1,27 @@
-"""Exporter: sends each new step of a run's reports to a tracker, and continues after a restart."""
+"""Exporter: sends each training step of a run to a tracker, and continues after a restart."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports.report import Report
+from astraflow.contract.reports.training_steps import TrainingStep, TrainingStepPage, TrainingStepQuery
 from astraflow.runtime.logs import get_logger
-from astraflow.tracking.base import Tracker, new_steps
+from astraflow.runtime.retries import TRANSIENT
+from astraflow.tracking.base import Tracker, tracked
 
 log = get_logger()
+
+
+class StepSource(Protocol):
+    """Run that has training steps: active, or ended."""
+
+    async def training_steps(self, query: TrainingStepQuery) -> TrainingStepPage:
+        """Returns the training steps of a policy, oldest first."""
 
 
 class Exporter:
@@ -28,21 +38,36 @@ class Exporter:
         self.steps = 0
         """Steps exported by this process."""
 
-    async def follow(self, reports: AsyncIterator[Report]) -> None:
-        """Exports the steps of all reports, oldest first, until the run is complete or the reports end."""
+    async def follow(self, reports: AsyncIterator[Report], source: StepSource) -> None:
+        """Exports the steps of a run whenever a report has more of them, until the run is complete or the reports
+        end. While the run is unavailable, the steps wait for the next report."""
         async for report in reports:
-            await asyncio.to_thread(self.export, [report])
+            try:
+                await self.export(source, {stream.policy: stream.training.steps for stream in report.streams})
+            except TRANSIENT as problem:
+                log.warning("steps_wait", problem=str(problem))
+                continue
             if report.completion is not None and report.completion.ends_run:
                 return
 
-    def export(self, reports: Iterable[Report]) -> None:
-        """Exports the steps of the reports, oldest first. Blocks."""
-        for report in reports:
-            for step in new_steps(report, self._exported):
-                self._tracker.log(step)
-                self._exported[step.policy] = step.step
-                self.steps += 1
-                self._record_progress()
+    async def export(self, source: StepSource, steps: Mapping[PolicyId, int]) -> None:
+        """Exports the steps that were not exported yet, oldest first for each policy. steps: of each policy;
+        more than there are exports all. Raises: the errors of the source."""
+        for policy, count in steps.items():
+            while self._exported.get(policy, 0) < count:
+                page = await source.training_steps(
+                    TrainingStepQuery(policy=policy, after=self._exported.get(policy, 0))
+                )
+                await asyncio.to_thread(self._export_page, page.steps)
+                if not page.has_more:
+                    break
+
+    def _export_page(self, steps: Iterable[TrainingStep]) -> None:
+        for step in steps:
+            self._tracker.log(tracked(step))
+            self._exported[step.policy] = step.step
+            self.steps += 1
+            self._record_progress()
 
     def _record_progress(self) -> None:
         temporary = self._file.with_suffix(".new")

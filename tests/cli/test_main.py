@@ -156,6 +156,7 @@ def test_the_doctor_lists_its_checks_and_fails_without_disk_space(
         (["run", "smoke", "--host", "203.0.113.7"], 2, "[cli.foreign_address]"),
         (["join"], 2, "[cli.no_active_run]"),
         (["report", "127.0.0.1:9"], 2, "[cli.no_token]"),
+        (["report", "nothing"], 2, "[run_folder.unknown]"),
         (["report", "word-sort-1", "--once"], 2, "ADDRESS is HOST:PORT of an active run"),
         (["report", "127.0.0.1", "--token", "x", "--once"], 2, "has no port"),
         (["report", "127.0.0.1:9", "--token", "x", "--once"], 1, "[channel.unreachable]"),

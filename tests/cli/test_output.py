@@ -22,8 +22,8 @@ def shown(table: Table, width: int) -> list[str]:
     return [line.rstrip() for line in out.file.getvalue().splitlines()]
 
 
-def settings(*, is_short: bool = False) -> Table:
-    table = Table("setting", "description", is_short=is_short)
+def settings() -> Table:
+    table = Table("setting", "description")
     table.add(KEY, TEXT)
     table.add("seed=0", "Seed.")
     return table
@@ -40,14 +40,6 @@ def test_what_one_must_paste_is_whole_in_a_line_at_any_width(width: int) -> None
 def test_each_row_is_a_line_where_all_fit() -> None:
     lines = shown(settings(), 400)
     assert [line.split()[0] for line in lines] == ["setting", KEY, "seed=0"]
-
-
-def test_a_short_table_has_one_line_for_each_row_and_cuts_only_its_last_column() -> None:
-    lines = shown(settings(is_short=True), 70)
-    assert len(lines) == 3
-    assert lines[1].startswith(KEY)
-    assert lines[1].endswith("…")
-    assert all(len(line) <= 70 for line in lines)
 
 
 def test_numbers_are_aligned_right_and_texts_are_no_markup() -> None:

@@ -1,37 +1,57 @@
-"""Steps that are extracted from reports."""
+"""Training steps as trackers get them: each once, exactly, after restarts and while the run is away."""
 
+import json
 import math
+from collections.abc import AsyncIterator
+from pathlib import Path
 
-from astraflow.contract.ids import PolicyId
+import pytest
+
+from astraflow.contract.reports.report import Report
 from astraflow.contract.training_metrics import ROLLOUT_REWARD
-from astraflow.tracking.base import new_steps
+from astraflow.tracking.base import TrackedStep, tracked
+from astraflow.tracking.exporter import Exporter
 from tests import make
-
-SOLVER = PolicyId("solver")
-
-
-def test_only_steps_after_the_exported_ones_are_returned() -> None:
-    stream = make.stream_report(steps=5, rewards=(0.1, 0.2, 0.3), metrics={"loss": 2.0})
-    report = make.report(stream)
-    assert [step.step for step in new_steps(report, {SOLVER: 3})] == [4, 5]
-    assert new_steps(report, {SOLVER: 5}) == []
+from tests.fakes.recorded_steps import SOLVER, Steps, step
 
 
-def test_the_last_step_has_the_metrics_and_earlier_ones_the_rollout_reward() -> None:
-    stream = make.stream_report(steps=5, rewards=(0.1, 0.2, 0.3), metrics={"loss": 2.0, "kl": math.nan})
-    first, _, last = new_steps(make.report(stream), {})
-    assert (first.step, first.metrics) == (3, {ROLLOUT_REWARD: 0.1})
-    assert (last.step, last.metrics["loss"], last.metrics[ROLLOUT_REWARD]) == (5, 2.0, 0.3)
-    assert "kl" not in last.metrics
+class Record:
+    """Tracker that keeps the steps."""
+
+    location = "memory"
+
+    def __init__(self) -> None:
+        self.steps: list[TrackedStep] = []
+
+    def log(self, step: TrackedStep) -> None:
+        self.steps.append(step)
+
+    def close(self) -> None:
+        """Has nothing to close."""
 
 
-def test_a_policy_without_a_step_yields_nothing() -> None:
-    assert new_steps(make.report(make.stream_report()), {}) == []
+async def reports(*counts: int) -> AsyncIterator[Report]:
+    for count in counts:
+        yield make.report(make.stream_report(steps=count))
 
 
-def test_a_policy_that_trains_on_answers_has_the_loss_of_each_step() -> None:
-    stream = make.stream_report(steps=5, rewards=(1.0, 1.0), losses=(0.7, 0.6), metrics={"loss": 0.6})
-    first, last = new_steps(make.report(stream), {})
-    assert first.metrics == {"loss": 0.7}
-    assert last.metrics["loss"] == 0.6
-    assert ROLLOUT_REWARD not in last.metrics
+def test_a_step_has_its_finite_metrics_its_reward_and_the_totals() -> None:
+    result = tracked(step(4, loss=2.0, kl=math.nan))
+    assert (result.step, result.at) == (4, 1004.0)
+    assert result.metrics == {"loss": 2.0, ROLLOUT_REWARD: 0.5, "total_tokens": 40.0, "total_episodes": 4.0}
+
+
+@pytest.mark.anyio
+async def test_every_step_is_exported_once_also_by_a_restarted_exporter(tmp_path: Path) -> None:
+    record, file = Record(), tmp_path / "exported.json"
+    await Exporter(record, file).follow(reports(1, 1, 5), Steps(5))
+    assert json.loads(file.read_text()) == {SOLVER: 5}
+    await Exporter(record, file).export(Steps(7), {SOLVER: 10**6})
+    assert [(step.step, step.metrics["loss"]) for step in record.steps] == [(n, n / 4) for n in range(1, 8)]
+
+
+@pytest.mark.anyio
+async def test_steps_wait_while_the_run_is_away(tmp_path: Path) -> None:
+    record = Record()
+    await Exporter(record, tmp_path / "exported.json").follow(reports(2, 3), Steps(3, failures=1))
+    assert [step.step for step in record.steps] == [1, 2, 3]

@@ -1,5 +1,6 @@
 """Every tracker, through its own library: the metrics of steps can be read back from its files."""
 
+import asyncio
 import json
 import multiprocessing
 import sqlite3
@@ -21,8 +22,8 @@ from astraflow.contract.ids import PolicyId
 from astraflow.tracking import trackers
 from astraflow.tracking.base import TrackedRun
 from astraflow.tracking.exporter import Exporter
-from tests import make
 from tests.errors import raises_code
+from tests.fakes.recorded_steps import Steps
 
 SOLVER = PolicyId("solver")
 Points = dict[int, float]
@@ -87,11 +88,10 @@ READERS: dict[str, Callable[[Path, str], Points]] = {
 
 
 def export(kind: str, folder: Path, *, steps: int) -> int:
-    """Exports a run with this many steps, of which the report holds two; returns the number of exported steps."""
+    """Exports a run with this many steps; returns the number of exported steps."""
     tracker = trackers.build({"kind": kind}, TrackedRun(name="run-1", folder=folder, id="run-1"))
-    stream = make.stream_report(steps=steps, rewards=(0.25, 0.75), metrics={"loss": steps / 4})
     exporter = Exporter(tracker, folder / "exported.json")
-    exporter.export([make.report(stream)])
+    asyncio.run(exporter.export(Steps(steps), {SOLVER: steps}))
     tracker.close()
     wandb.teardown()  # ends its service, as the end of the program would: a second run of the same id lost its record
     return exporter.steps
@@ -104,10 +104,10 @@ def test_metrics_are_read_back_and_a_restart_continues_the_record(kind: str, tmp
         # Trackio reads its folder when it is imported, and tests of TRL, which imports it, may have run in this one.
         assert own_process.submit(export, kind, tmp_path, steps=2).result() == 2
         assert own_process.submit(export, kind, tmp_path, steps=3).result() == 1
-    assert READERS[kind](tmp_path, "solver/loss") == {2: 0.5, 3: 0.75}
-    assert READERS[kind](tmp_path, "solver/reward_rollouts") == {1: 0.25, 2: 0.75, 3: 0.75}
+    assert READERS[kind](tmp_path, "solver/loss") == {1: 0.25, 2: 0.5, 3: 0.75}
+    assert READERS[kind](tmp_path, "solver/reward_rollouts") == {1: 0.125, 2: 0.25, 3: 0.375}
     if kind == "trackio":
-        assert READERS[kind](tmp_path, "solver/at") == dict.fromkeys((1, 2, 3), make.report().at)
+        assert READERS[kind](tmp_path, "solver/at") == {number: 1000.0 + number for number in (1, 2, 3)}
 
 
 def test_every_tracker_is_tested() -> None:

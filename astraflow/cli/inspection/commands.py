@@ -215,25 +215,23 @@ def track(
 
     logs.configure(level="WARNING")
     if run_dir is not None:
-        code = run_process(lambda _: asyncio.to_thread(_export_ended_run, run_dir, tracker, options, out))
+        code = run_process(lambda _: _export_ended_run(run_dir, tracker, options, out))
     else:
         endpoint = access.find_run(address)
         code = run_process(lambda stop: _follow(endpoint, tracker, options, out, stop))
     raise typer.Exit(code)
 
 
-def _export_ended_run(run_dir: Path, tracker: str, options: list[str], out: Path) -> None:
+async def _export_ended_run(run_dir: Path, tracker: str, options: list[str], out: Path) -> None:
     from astraflow.cli.run_directory import find_run_folder
-    from astraflow.client.offline_run import offline_reports
+    from astraflow.client.offline_run import OfflineRun, last_report
+    from astraflow.contract.reports.queries import MAX_ORDINAL
 
     folder = find_run_folder(run_dir)
-    run = folder.facts.run
-    with _exporter(run, tracker, options, out) as exporter:
-        exporter.export(
-            offline_reports(
-                folder.path, on_skipped=lambda problem: typer.echo(f"skipped a report: {problem}", err=True)
-            )
-        )
+    report = last_report(folder.path)
+    policies = [] if report is None else [stream.policy for stream in report.streams]
+    with _exporter(folder.facts.run, tracker, options, out) as exporter:
+        await exporter.export(OfflineRun(folder.path), dict.fromkeys(policies, MAX_ORDINAL))
 
 
 async def _follow(endpoint: "RunEndpoint", tracker: str, options: list[str], out: Path, stop: asyncio.Event) -> None:
@@ -241,21 +239,17 @@ async def _follow(endpoint: "RunEndpoint", tracker: str, options: list[str], out
     from astraflow.runtime.service import run_until
 
     async with endpoint.dial() as link:
-        run = (await ControlPlaneClient(link).report()).run  # fails at once for a wrong address or token
-    with _exporter(run, tracker, options, out) as exporter:
-        await run_until(stop, exporter.follow(_all_reports(endpoint)))
+        client = ControlPlaneClient(link)
+        run = (await client.report()).run  # fails at once for a wrong address or token
+        with _exporter(run, tracker, options, out) as exporter:
+            await run_until(stop, exporter.follow(_new_reports(endpoint), client))
 
 
-async def _all_reports(endpoint: "RunEndpoint") -> AsyncIterator["Report"]:
-    """Yields the recorded reports of the run, then each new one, across restarts of the dataflow service."""
+async def _new_reports(endpoint: "RunEndpoint") -> AsyncIterator["Report"]:
+    """Yields the report of each second, across restarts of the dataflow service."""
     from astraflow.cli.inspection.report_viewer import reports
-    from astraflow.client.control_plane import ControlPlaneClient
     from astraflow.contract.errors import AstraFlowError
 
-    async with endpoint.dial() as link:
-        for resolution_s in (60, 1):
-            async for report in ControlPlaneClient(link).iterate_history(limit=10**6, resolution_s=resolution_s):
-                yield report
     async with aclosing(reports(endpoint)) as stream:
         is_available = True
         async for item in stream:

@@ -85,7 +85,7 @@ def _recipe_list(cards: "Sequence[RecipeCard]") -> "RenderableType":
 
     from astraflow.cli.output import Table
 
-    table = Table("recipe", "here", "description", is_short=True)
+    table = Table("recipe", "here", "description")
     for card in sorted(cards, key=lambda card: bool(card.obstacles)):
         table.add(card.name, "no" if card.obstacles else "yes", card.problem or card.summary)
     return Group(table, Text("why a recipe cannot run here, and what it needs: astraflow check recipe RECIPE"))
