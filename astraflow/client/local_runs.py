@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.runtime.folders.launch_facts import LAUNCH, LaunchFacts, read_launch
@@ -56,6 +56,8 @@ class LocalRun:
     metadata: RunMetadata
     final_message: str
     """Reason of its end; empty while it is active."""
+    has_failed: bool
+    """It ended by an error, not by its stop condition, its time limit or a person. False while it is active."""
 
     @property
     def is_active(self) -> bool:
@@ -204,7 +206,7 @@ def _read(folder: RunFolder) -> LocalRun:
         facts=facts,
         launch=read_launch(folder.path) or LaunchFacts(),
         metadata=_metadata(folder),
-        final_message=_final_message(folder),
+        **_end(folder),
     )
 
 
@@ -219,11 +221,11 @@ def _metadata(folder: RunFolder) -> RunMetadata:
 def _with_state(run: LocalRun) -> LocalRun:
     """Returns the run with its current state; a launched run is starting until its process holds the lock."""
     if run.folder.is_active:
-        return replace(run, state=LocalRunState.RUNNING, final_message="")
+        return replace(run, state=LocalRunState.RUNNING, final_message="", has_failed=False)
     launch = run.launch
     may_start = bool(launch.pid) or (bool(launch.actor) and run.facts is None)
     if may_start and find_process(run.folder, {launch.pid} - {0}) is not None:
-        return replace(run, state=LocalRunState.STARTING, final_message="")
+        return replace(run, state=LocalRunState.STARTING, final_message="", has_failed=False)
     return run
 
 
@@ -234,12 +236,21 @@ def _belongs_to(process: "psutil.Process", folder: RunFolder) -> bool:
     return any(file.path == lock for file in process.open_files())
 
 
-def _final_message(folder: RunFolder) -> str:
+class _End(TypedDict):
+    final_message: str
+    has_failed: bool
+
+
+def _end(folder: RunFolder) -> _End:
     """Returns why a run ended: the reason in its summary, or else the last error that its process printed."""
     try:
-        return str(json.loads((folder.path / SUMMARY).read_text())["reason"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # no valid summary
+        summary = json.loads((folder.path / SUMMARY).read_text())
+        return _End(final_message=str(summary["reason"]), has_failed=bool(summary.get("failed")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return _End(final_message=_last_error(folder), has_failed=True)  # no valid summary
+
+
+def _last_error(folder: RunFolder) -> str:
     try:
         text, _ = log_tail(folder, LAUNCH_LOG)
     except InvalidInput:

@@ -128,11 +128,11 @@ class HuggingFaceTokenizer:
         function = {"name": _PROBE_ANSWER, "description": "", "parameters": {"type": "object", "properties": {}}}
         try:
             text = self._render([_QUESTION], tools=[{"type": "function", "function": function}])
-            asked = self._render([_QUESTION, PROBE, _NEXT_QUESTION])
+            followed = self._render([_QUESTION, PROBE, _NEXT_QUESTION])
             result = self._render([_QUESTION, PROBE, {"role": "tool", "content": _PROBE_RESULT}])
         except InvalidInput:
             return False
-        goes_on = _PROBE_RESULT in result and result.endswith(asked.rpartition(_PROBE_RESULT)[2])
+        goes_on = _PROBE_RESULT in result and result.endswith(followed.rpartition(_PROBE_RESULT)[2])
         return _PROBE_ANSWER in text and all(mark in text for mark in self.call_marks) and goes_on
 
     def encode(self, text: str) -> Int32Array:

@@ -13,12 +13,13 @@ _LINE = re.compile(r"(?P<at>\S+) (?P<program>\S+) (?P<kind>[a-z]+) ?(?P<message>
 
 
 class PhaseState(Enum):
-    """State of a phase: WAITING ─► ACTIVE ─► DONE, or FAILED when the run ended in it."""
+    """State of a phase: WAITING ─► ACTIVE ─► DONE; when the run ended in it FAILED, or STOPPED as was asked."""
 
     WAITING = "waiting"
     ACTIVE = "active"
     DONE = "done"
     FAILED = "failed"
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +63,18 @@ _STEPS = (
 )
 
 
-def phases(log: str, *, launched_at: float, now: float, has_ended: bool) -> tuple[Phase, ...]:
-    """Returns the phases of the latest start. log: of the supervisor. launched_at, now: Unix seconds."""
+def phases(log: str, *, launched_at: float, now: float, end: PhaseState | None = None) -> tuple[Phase, ...]:
+    """Returns the phases of the latest start. log: of the supervisor. launched_at, now: Unix seconds. end: state of the
+    phases in which the run ended; None while it is active."""
     events = _latest_start(list(_events(log)))
     begun_at = events[0].at if events else None
-    process = _phase("Process", launched_at, begun_at, now, has_ended, detail="")
+    process = _phase("Process", launched_at, begun_at, now, end, detail="")
     first_step = next((event.at for event in events if event.kind == "stepped"), None)
-    middle = [phase for step in _STEPS if (phase := _of_step(step, events, now, has_ended)) is not None]
+    middle = [phase for step in _STEPS if (phase := _of_step(step, events, now, end)) is not None]
     ready_at = max((event.at for event in events if event.kind in ("ready", "exited")), default=None)
     is_ready = bool(middle) and all(phase.state is PhaseState.DONE for phase in middle)
     step_began = ready_at if is_ready or first_step is not None else None
-    return (process, *middle, _phase("First step", step_began, first_step, now, has_ended, detail=""))
+    return (process, *middle, _phase("First step", step_began, first_step, now, end, detail=""))
 
 
 def start_duration_s(log: str) -> float:
@@ -109,7 +111,7 @@ def _latest_start(events: list[_Event]) -> list[_Event]:
     return events[starts[-1] :] if starts else events
 
 
-def _of_step(step: _Step, events: Sequence[_Event], now: float, has_ended: bool) -> Phase | None:
+def _of_step(step: _Step, events: Sequence[_Event], now: float, run_end: PhaseState | None) -> Phase | None:
     own = [event for event in events if re.fullmatch(step.programs, event.program)]
     if not own and step.is_optional:
         return None
@@ -120,14 +122,16 @@ def _of_step(step: _Step, events: Sequence[_Event], now: float, has_ended: bool)
     detail = latest.message if latest is not None and latest.kind in ("progress", "failed") and end is None else ""
     count = f"{len(done)} of {len(programs)} ready" if len(programs) > 1 else ""
     return _phase(
-        step.title, own[0].at if own else None, end, now, has_ended, detail="; ".join(filter(None, (count, detail)))
+        step.title, own[0].at if own else None, end, now, run_end, detail="; ".join(filter(None, (count, detail)))
     )
 
 
-def _phase(title: str, begun_at: float | None, end: float | None, now: float, has_ended: bool, *, detail: str) -> Phase:
+def _phase(
+    title: str, begun_at: float | None, end: float | None, now: float, run_end: PhaseState | None, *, detail: str
+) -> Phase:
     if begun_at is None:
         return Phase(title=title, state=PhaseState.WAITING, duration_s=None, detail=detail)
     if end is not None:
         return Phase(title=title, state=PhaseState.DONE, duration_s=max(0.0, end - begun_at), detail=detail)
-    state = PhaseState.FAILED if has_ended else PhaseState.ACTIVE
-    return Phase(title=title, state=state, duration_s=None if has_ended else max(0.0, now - begun_at), detail=detail)
+    duration_s = max(0.0, now - begun_at) if run_end is None else None
+    return Phase(title=title, state=run_end or PhaseState.ACTIVE, duration_s=duration_s, detail=detail)

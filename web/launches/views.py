@@ -16,7 +16,7 @@ from astraflow.runtime.folders.launch_facts import LaunchFacts
 from web.components.formats import several
 from web.launcher.options import LaunchOptions
 from web.launches.cost import cost_of_nodes, cost_of_pools, instances_text
-from web.launches.progress import SUPERVISOR_LOG, Phase, has_started, phases, start_duration_s
+from web.launches.progress import SUPERVISOR_LOG, Phase, PhaseState, has_started, phases, start_duration_s
 
 LAUNCHES_PATH = "/api/v1/launches"
 """Address of launches in the API."""
@@ -335,12 +335,13 @@ def launch_view(run: LocalRun, program: str, *, run_id: int | None, now: float) 
     usual = LAUNCH_LOG if LAUNCH_LOG in programs else next(iter(programs), "")
     chosen = program if program in programs else usual
     log = log_tail(run.folder, SUPERVISOR_LOG)[0] if SUPERVISOR_LOG in programs else ""
+    ended = PhaseState.FAILED if run.has_failed else PhaseState.STOPPED
     return LaunchView(
         run=run,
         options=_start_options_text(run),
         programs=programs,
         program=chosen,
-        phases=phases(log, launched_at=run.started_at, now=now, has_ended=not run.is_active),
+        phases=phases(log, launched_at=run.started_at, now=now, end=None if run.is_active else ended),
         start_s=start_duration_s(log),
         run_id=run_id,
     )

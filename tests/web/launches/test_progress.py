@@ -21,10 +21,12 @@ READY = (
 )
 
 
-def shown(events: tuple[tuple[float, str], ...], *, has_ended: bool = False) -> list[tuple[str, str, float | None]]:
+def shown(
+    events: tuple[tuple[float, str], ...], *, end: PhaseState | None = None
+) -> list[tuple[str, str, float | None]]:
     return [
         (phase.title, phase.state.value, phase.duration_s)
-        for phase in phases(log(*events), launched_at=10, now=20, has_ended=has_ended)
+        for phase in phases(log(*events), launched_at=10, now=20, end=end)
     ]
 
 
@@ -49,7 +51,7 @@ def test_each_phase_has_its_time_and_what_it_reported_last() -> None:
         ("Trainer", "waiting", None),
         ("First step", "waiting", None),
     ]
-    details = {phase.title: phase.detail for phase in phases(log(*prepared), launched_at=10, now=20, has_ended=False)}
+    details = {phase.title: phase.detail for phase in phases(log(*prepared), launched_at=10, now=20)}
     assert (details["Model"], details["Nodes"]) == ("step 40 of 100", "1 of 2 ready")
 
 
@@ -63,15 +65,22 @@ def test_the_first_step_ends_the_start_and_a_resumed_run_starts_again() -> None:
     )
     assert shown(done)[-1] == ("First step", "active", 20 - 18.6)
     stepped = (*done, (19, "run stepped"))
-    finished = phases(log(*stepped), launched_at=10, now=20, has_ended=True)
+    finished = phases(log(*stepped), launched_at=10, now=20, end=PhaseState.STOPPED)
     assert has_started(finished)
     assert start_duration_s(log(*stepped)) == 8.0
     resumed = log(*stepped, *((at + 100, text) for at, text in STARTING))
-    assert not has_started(phases(resumed, launched_at=110, now=120, has_ended=False))
+    assert not has_started(phases(resumed, launched_at=110, now=120))
 
 
 def test_a_run_that_ends_before_its_first_step_failed_in_its_phase() -> None:
     events = (*STARTING, (15, "dataflow failed exited with code 2 (no port)"), (16, "not an event"))
-    failed = phases(log(*events), launched_at=10, now=20, has_ended=True)
+    failed = phases(log(*events), launched_at=10, now=20, end=PhaseState.FAILED)
     states = {phase.title: (phase.state, phase.detail) for phase in failed}
     assert states["Dataflow"] == (PhaseState.FAILED, "exited with code 2 (no port)")
+
+
+def test_a_run_that_ended_as_asked_before_its_first_step_was_stopped_in_its_phase() -> None:
+    stopped = shown(READY, end=PhaseState.STOPPED)
+    assert [(title, state) for title, state, _ in stopped if title in ("Dataflow", "Nodes", "Trainer")] == [
+        ("Dataflow", "done"), ("Nodes", "stopped"), ("Trainer", "waiting"),
+    ]  # fmt: skip

@@ -30,6 +30,7 @@ def launch(name: str, state: LocalRunState) -> LocalRun:
         launch=LaunchFacts(recipe="smoke", actor="a"),
         metadata=RunMetadata(),
         final_message="",
+        has_failed=False,
     )
 
 

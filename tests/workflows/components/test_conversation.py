@@ -79,7 +79,7 @@ async def test_tools_go_through_a_chat_template_that_describes_them() -> None:
         make.task(), {SOLVER: policy}, RewardScorer(rewards.build({"kind": "exact_match"}))
     )
 
-    assert "Functions, to be called in <tool_call> tags:" in policy.asked(0)
+    assert "Functions, to be called as <tool_call>" in policy.asked(0)
     assert "You can call these tools" not in policy.asked(0)
     assert policy.asked(1).endswith(
         "<|im_end|>\n<|im_start|>user\n<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
