@@ -46,7 +46,7 @@ def find_run(address: str, token: str, token_file: Path | None, client_tls: Clie
     """Returns the run at `address` with the given token; missing values come from the latest active run here.
 
     client_tls: given TLS settings, which replace those of the active run.
-    Raises: InvalidInput when no run is active on this machine, `address` names an ended run, or no token is known.
+    Raises: InvalidInput when no run is active on this machine, `address` names an ended or unknown run, or no token is known.
     """
     address = _address_of_run(address)
     token = token or read_token(token_file)
@@ -61,6 +61,12 @@ def find_run(address: str, token: str, token_file: Path | None, client_tls: Clie
                 tls=client_tls or _tls_of(directory),
                 advertised=facts.enroll.rpartition(":")[0],
             )
+    if address and ":" not in address:
+        raise InvalidInput(
+            f"cannot find the run {address!r}: no run of this machine has this name; `astraflow runs` lists them, and "
+            "HOST:PORT is the address of one elsewhere",
+            code="run_folder.unknown",
+        )
     if address:
         raise InvalidInput(
             f"cannot call {address!r}: no token is known for it; ADDRESS is HOST:PORT of an active run: give its "
@@ -105,15 +111,9 @@ def _tls_of(directory: RunFolder) -> ClientTls | None:
 
 def _address_of_run(address: str) -> str:
     """Returns the address of the dataflow service: that of the active run whose folder or name is given. Raises:
-    InvalidInput for an unknown run, and for an ended one with the way to look at it."""
-    if not address or ":" in address:
+    InvalidInput for an ended run, with the way to look at it."""
+    if not address or ":" in address or not folder_of(address).exists():
         return address
-    if not folder_of(address).exists():
-        raise InvalidInput(
-            f"cannot find the run {address!r}: no run of this machine has this name; `astraflow runs` lists them, and "
-            "HOST:PORT is the address of one elsewhere",
-            code="run_folder.unknown",
-        )
     folder = RunFolder(folder_of(address))
     if folder.is_active:
         return folder.facts.dataflow
