@@ -46,7 +46,8 @@ def find_run(address: str, token: str, token_file: Path | None, client_tls: Clie
     """Returns the run at `address` with the given token; missing values come from the latest active run here.
 
     client_tls: given TLS settings, which replace those of the active run.
-    Raises: InvalidInput when no run is active on this machine, `address` names an ended or unknown run, or no token is known.
+    Raises: InvalidInput when no run is active on this machine, `address` names an ended or unknown run, or no token is
+    known.
     """
     address = _address_of_run(address)
     token = token or read_token(token_file)

@@ -29,7 +29,8 @@ def continued(chat_tokenizer: ChatTokenizer, turns: list[tuple[list[Message], st
     stop = np.array(chat_tokenizer.stop_tokens[:1], dtype=np.int32)
     pieces: list[Any] = []
     for messages, text in turns:
-        added = chat_tokenizer.bridge(*pieces[-2:], messages) if pieces else chat_tokenizer.encode_chat(messages)
+        encoded = chat_tokenizer.encode_chat
+        added = chat_tokenizer.bridge(pieces[-2], pieces[-1], messages) if pieces else encoded(messages)
         pieces += [added, np.concatenate([chat_tokenizer.encode(text), stop])]
     return np.concatenate(pieces)
 

@@ -229,9 +229,15 @@ async def _export_ended_run(run_dir: Path, tracker: str, options: list[str], out
 
     folder = find_run_folder(run_dir)
     report = last_report(folder.path)
-    policies = [] if report is None else [stream.policy for stream in report.streams]
+    if report is None:
+        raise InvalidInput(
+            f"cannot export the run {folder.facts.run!r}: its archive has no readable report; restore it from a "
+            "copy, or give the folder of another run",
+            code="archive.no_reports",
+        )
     with _exporter(folder.facts.run, tracker, options, out) as exporter:
-        await exporter.export(OfflineRun(folder.path), dict.fromkeys(policies, MAX_ORDINAL))
+        steps = {stream.policy: MAX_ORDINAL for stream in report.streams}
+        await exporter.export(OfflineRun(folder.path), steps)
 
 
 async def _follow(endpoint: "RunEndpoint", tracker: str, options: list[str], out: Path, stop: asyncio.Event) -> None:
