@@ -1,6 +1,7 @@
 """Operations on causal models that trainer and local engine share: load, list weights, run, compute logits."""
 
-from functools import cache
+import inspect
+from functools import cache as memoized
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from transformers.utils.logging import disable_progress_bar
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.output_head import HeadForm, has_known_head
 
+CACHE_ARGUMENTS = ("past_key_values", "cache_params")
+"""Names that decoders of transformers have for their cache."""
 _SLIDING = "sliding_attention"
 """Type of the layers with a window, in configurations of transformers."""
 
@@ -76,34 +79,30 @@ def decoder_of(model: PreTrainedModel) -> nn.Module:
     return decoder
 
 
+def known_arguments(model: PreTrainedModel, **arguments: Any) -> dict[str, Any]:
+    """Returns those of the arguments that the decoder has. Not all decoders count positions from the cache's length."""
+    kind: Any = type(decoder_of(model))
+    return {name: value for name, value in arguments.items() if name in _parameters(kind)}
+
+
 def hidden_states(
     model: PreTrainedModel,
     input_ids: Tensor,
     *,
     position_ids: Tensor | None = None,
-    attention_mask: Tensor | None = None,
-    window_mask: Tensor | None = None,
+    masks: Any = None,
     cache: Any = None,
 ) -> Tensor:
     """Runs the decoder without its head: `[rows, width]` ids -> `[rows, width, hidden]`.
 
-    position_ids: `[rows, width]`; None counts from 0. attention_mask: bool, broadcastable to `[rows, heads, width,
-    keys]`, True where a token may attend; None is causal, and in a window where a layer has one, which is faster.
-    window_mask: the same for layers with a window. cache: transformers' cache protocol (`update(keys, values, layer)`
-    and its sizes); None stores nothing.
+    position_ids: `[rows, width]`; None counts from 0. masks: as the decoder takes them (`ragged_masks`); None is causal,
+    and in a window where a layer has one, which is faster. cache: transformers' cache protocol (`update(keys, values,
+    layer)` and its sizes); None stores nothing.
     """
-    masks: Any = attention_mask
-    if attention_mask is not None and model.config._attn_implementation == "eager":
-        masks = _additive(attention_mask, next(model.parameters()).dtype)
-    if window_mask is not None:
-        masks = _masks_by_layer_type(model, attention_mask, window_mask)
-    outputs = decoder_of(model)(
-        input_ids=input_ids,
-        position_ids=position_ids,
-        attention_mask=masks,
-        past_key_values=cache,
-        use_cache=cache is not None,
+    arguments = known_arguments(
+        model, position_ids=position_ids, attention_mask=masks, **dict.fromkeys(CACHE_ARGUMENTS, cache)
     )
+    outputs = decoder_of(model)(input_ids=input_ids, use_cache=cache is not None, **arguments)
     hidden: Tensor = outputs.last_hidden_state
     return hidden
 
@@ -158,20 +157,9 @@ def partial_layers(model: PreTrainedModel) -> list[str]:
     return sorted(types)
 
 
-def _masks_by_layer_type(model: PreTrainedModel, full: Tensor | None, window: Tensor) -> Any:
-    """Returns the masks as the decoder takes them: by type of layer, or one where all layers have the window."""
-    if model.config._attn_implementation == "eager":
-        dtype = next(model.parameters()).dtype
-        full, window = None if full is None else _additive(full, dtype), _additive(window, dtype)
-    if getattr(model.config.get_text_config(), "layer_types", None) is None:
-        return window
-    return {"full_attention": full, _SLIDING: window}
-
-
-def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns the mask that eager attention adds to its scores: 0 where a token may attend, the lowest number
-    elsewhere."""
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
+@memoized
+def _parameters(kind: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(kind.forward).parameters)
 
 
 _SUFFIX = "TopKRouter"
@@ -197,6 +185,6 @@ def compute_routers_in_float32(model: nn.Module) -> None:
             module.__class__ = _float32_class(kind)  # keeps names, weights, hooks, and works after a deepcopy
 
 
-@cache
+@memoized
 def _float32_class(kind: Any) -> Any:
     return type(kind.__name__, (Float32Router, kind), {})

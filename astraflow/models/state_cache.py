@@ -4,7 +4,6 @@ transformers' own cache layers hold the states of attention, convolutions and re
 place, which autograd refuses and which would change a state that others continue; here all of them are assigned.
 """
 
-import inspect
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cache
@@ -17,7 +16,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DummyLayer, LinearAttentionLayer
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.models.causal import decoder_of
+from astraflow.models.causal import CACHE_ARGUMENTS, decoder_of, known_arguments
 
 _Change: TypeAlias = Callable[[Sequence[Tensor], int], Tensor]
 """Tensor from the same tensor of some caches, and the number of its dimension of rows."""
@@ -63,7 +62,7 @@ class StateCache:
             if isinstance(layer, LinearAttentionLayer):
                 _copy_states(layer)
         positions = torch.arange(self.length, self.length + width, device=input_ids.device).expand(rows, -1)
-        known = {_argument(model): states, **_known(model, position_ids=positions)}
+        known = {_argument(model): states, **known_arguments(model, position_ids=positions)}
         outputs: Any = decoder_of(model)(input_ids=input_ids, use_cache=True, **known, **arguments)
         if not all(isinstance(layer, DummyLayer) or _tensors([layer]) for layer in states.layers):
             raise _unsupported(model, "it keeps states elsewhere than in the cache")
@@ -152,28 +151,13 @@ def _copy_states(layer: Any) -> None:
             states[index] = state if state is None else state.clone(memory_format=torch.contiguous_format)
 
 
-_ARGUMENTS = ("past_key_values", "cache_params")
-"""Names that decoders of transformers have for their cache."""
-
-
 def _argument(model: PreTrainedModel) -> str:
     """Returns the name of the decoder's argument for its cache. Raises: InvalidInput without one."""
-    name = next(iter(_known(model, **dict.fromkeys(_ARGUMENTS))), None)
+    name = next(iter(known_arguments(model, **dict.fromkeys(CACHE_ARGUMENTS))), None)
     kind: Any = type(model)
     if name is None or not kind._supports_default_dynamic_cache():
         raise _unsupported(model, "transformers has no dynamic cache for it")
     return name
-
-
-def _known(model: PreTrainedModel, **arguments: Any) -> dict[str, Any]:
-    """Returns those of the arguments that the decoder has. Not all decoders count positions from the cache's length."""
-    kind: Any = type(decoder_of(model))
-    return {name: value for name, value in arguments.items() if name in _parameters(kind)}
-
-
-@cache
-def _parameters(kind: Any) -> frozenset[str]:
-    return frozenset(inspect.signature(kind.forward).parameters)
 
 
 def _unsupported(model: PreTrainedModel, cause: str) -> InvalidInput:

@@ -19,13 +19,14 @@ from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.rollouts.generation import Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.models import models
-from astraflow.models.causal import cast, check_supported
+from astraflow.models.causal import cast
 from astraflow.models.precision import ComputeDtype, compute_dtype_of, device_of, dtype_of, use_fast_float32_products
 from astraflow.models.published import published_parameters
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
-from astraflow.raas.engines.local.batcher import Batcher, BatchLimits
+from astraflow.raas.engines.local.batcher import BatchLimits
+from astraflow.raas.engines.local.choice import exact_batcher
 from astraflow.raas.engines.local.parameters import (
     LayerAdapter,
     StagedTensor,
@@ -35,6 +36,7 @@ from astraflow.raas.engines.local.parameters import (
     swap,
 )
 from astraflow.raas.engines.local.sequences import Sequence, random_stream_key
+from astraflow.raas.engines.local.slots import SlotBatcher
 from astraflow.raas.engines.local.worker import Worker
 from astraflow.raas.engines.merged_adapters import RoundingWatch
 from astraflow.runtime.config.base import Config
@@ -203,7 +205,7 @@ class LocalTorchEngine:
                 replaced = swap(staged, threads=self._options.threads)
                 self._adapters.swap(adapters)
                 if is_first:
-                    check_supported(self._model)
+                    worker.use(exact_batcher(self._model, self._limits))
                 return replaced
 
             swapped = await asyncio.wrap_future(
@@ -314,7 +316,7 @@ class LocalTorchEngine:
             )
         if self._worker is None:
             options = self._options
-            batcher = Batcher(self._model, self._limits)
+            batcher = SlotBatcher(self._model, self._limits)
             self._worker = Worker(
                 batcher, threads=options.threads, max_admission_wait_steps=options.max_admission_wait_steps
             )

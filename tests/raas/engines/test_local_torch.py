@@ -21,7 +21,7 @@ from astraflow.models import models
 from astraflow.models.causal import hidden_states
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import Engine, PauseMode
-from astraflow.raas.engines.local import batcher, parameters
+from astraflow.raas.engines.local import parameters, slots
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
 from tests.errors import raises_code
@@ -102,7 +102,7 @@ async def test_turns_of_conversations_compute_their_new_tokens_only(
         computed.append(ids.numel())
         return hidden_states(model, ids, **options)
 
-    monkeypatch.setattr(batcher, "hidden_states", counted)
+    monkeypatch.setattr(slots, "hidden_states", counted)
     beginning = draws.integers(4, 128, size=150).astype(np.int32)
     texts = [np.concatenate([beginning, text]) for text in prompts(12)]
 
@@ -420,7 +420,7 @@ async def test_a_failed_step_fails_all_its_requests_and_later_ones_are_served(
         raise MemoryError("no room for keys")
 
     with monkeypatch.context() as broken:
-        broken.setattr("astraflow.raas.engines.local.batcher.logits_at", fail)
+        broken.setattr("astraflow.raas.engines.local.slots.logits_at", fail)
         outcomes = await within(
             asyncio.gather(
                 *(engine.generate(f"{n}", PROMPT, Sampling(max_new_tokens=5)) for n in range(3)), return_exceptions=True
@@ -439,14 +439,14 @@ async def test_a_failed_prefill_loses_no_other_request(
     """Two requests that join together: one continues an earlier text, so that it is prefilled after the other."""
     text = np.tile(PROMPT, 8)
     await within(engine.generate("warm", text, Sampling(max_new_tokens=8)))
-    prefill, began = batcher.Batcher._prefill, count()
+    prefill, began = slots.SlotBatcher._prefill, count()
 
-    def failing(self: batcher.Batcher, first: int, joining: list[Any]) -> torch.Tensor:
+    def failing(self: slots.SlotBatcher, first: int, joining: list[Any]) -> torch.Tensor:
         if next(began) == fails:
             raise MemoryError("no room for keys")
         return prefill(self, first, joining)
 
-    monkeypatch.setattr(batcher.Batcher, "_prefill", failing)
+    monkeypatch.setattr(slots.SlotBatcher, "_prefill", failing)
     requests = [
         engine.generate("new", PROMPT[::-1].copy(), Sampling(max_new_tokens=1)),
         engine.generate("next", np.concatenate([text, PROMPT]), Sampling(max_new_tokens=1)),
@@ -472,7 +472,7 @@ async def test_weights_that_are_not_finite_are_refused_at_the_first_load() -> No
     broken.get_parameter("model.norm.weight").data.fill_(torch.nan)
     engine = local()
 
-    with raises_code(InvalidInput, "model.unsupported_head"):
+    with raises_code(InvalidInput, "engine.inexact_model"):
         await engine.load(make_torch.published(broken, 0))
 
     assert engine.version is None

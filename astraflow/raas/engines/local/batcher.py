@@ -1,8 +1,10 @@
 """Continuous batching: sequences join between decode steps and leave when they end."""
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +15,9 @@ from transformers import PreTrainedModel
 from astraflow.contract.errors import InternalError
 from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.trajectories import Int32Array
-from astraflow.models.causal import attention_window, hidden_states, logits_at
-from astraflow.raas.engines.local.prefixes import Prefix, PrefixStore
+from astraflow.raas.engines.local.prefixes import Prefix
 from astraflow.raas.engines.local.sampling import draw, log_distribution, random_uniforms
 from astraflow.raas.engines.local.sequences import Sequence
-from astraflow.raas.engines.local.slot_cache import SlotCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class BatchLimits:
     prefill_tokens: int
     """Maximum tokens of one prefill, padding included; decoding of other sequences pauses during it."""
     prefix_bytes: int
-    """Memory for keys and values of ended sequences, which stay for prompts that begin with them."""
+    """Memory for what ended sequences have computed, which stays for prompts that begin with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,9 @@ class EndedSequence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Joining:
+class Joining:
+    """Sequence that joins the batch."""
+
     sequence: Sequence
     text: Int32Array
     prefix: Prefix | None
@@ -53,21 +55,20 @@ class _Joining:
         return len(self.text) - (self.prefix.length if self.prefix else 0)
 
 
-class Batcher:
-    """Running sequences; `running[i]` has slot i of the cache. For one thread, in torch's inference mode.
+class Batcher(ABC):
+    """Running sequences, and the states of the model after them. For one thread, in torch's inference mode.
 
     A step appends one token to each sequence. Equal prompts (usually the members of a group) that join together are
-    computed once. A prompt that begins as an ended sequence does (usually the next turn of its conversation) continues
-    from what that sequence has left. Between steps the cache holds every token of a sequence except its last.
+    computed once. Between steps every token of a sequence except its last is computed.
     """
+
+    way: ClassVar[str]
+    """How sequences of different lengths are computed, in logs and reports."""
 
     def __init__(self, model: PreTrainedModel, limits: BatchLimits) -> None:
         self.running: list[Sequence] = []
         self._model = model
         self._limits = limits
-        self._window = attention_window(model)
-        self._cache = SlotCache()
-        self._prefixes = PrefixStore(limits.prefix_bytes)
         self._device = model.device
 
     @property
@@ -80,12 +81,10 @@ class Batcher:
     def admit(self, waiting: deque[Sequence]) -> Iterator[list[EndedSequence]]:
         """Admits sequences from the left of `waiting` while they fit; yields those that ended at once.
 
-        A prefill without prefixes and one with prefixes follow each other. When one fails, its sequences are running,
-        and those of the prefill that has not begun are in `waiting` again.
+        Prefills follow each other. When one fails, its sequences are running, and those of the prefills that have not
+        begun are in `waiting` again.
         """
-        joining = self._take_fitting(waiting)
-        fresh, continued = [row for row in joining if not row.prefix], [row for row in joining if row.prefix]
-        prefills = deque(rows for rows in (fresh, continued) if rows)
+        prefills = deque(self._prefills(self._take_fitting(waiting)))
         try:
             while prefills:
                 rows = prefills.popleft()
@@ -101,25 +100,51 @@ class Batcher:
 
     def remove(self, matches: Callable[[Sequence], bool]) -> list[Sequence]:
         """Removes the matching sequences and returns them unchanged."""
-        removed = {slot: sequence for slot, sequence in enumerate(self.running) if matches(sequence)}
-        self._compact(removed)
+        removed = {at: sequence for at, sequence in enumerate(self.running) if matches(sequence)}
+        self._free(removed)
         return list(removed.values())
 
     def evict(self) -> list[Sequence]:
         """Removes and returns all sequences and clears the cache; `admit` computes them again."""
         evicted, self.running = self.running, []
-        self._cache.clear()
-        self._prefixes.clear()
+        self._clear()
         return evicted
 
-    def _take_fitting(self, waiting: deque[Sequence]) -> list[_Joining]:
-        joining: list[_Joining] = []
+    @abstractmethod
+    def _prefills(self, joining: list[Joining]) -> Iterable[list[Joining]]:
+        """Returns the joining sequences of each prefill."""
+
+    @abstractmethod
+    def _prefill(self, first: int, joining: list[Joining]) -> Tensor:
+        """Computes the joining sequences, which are `running[first:]`; returns logits `[joining, vocabulary]`."""
+
+    @abstractmethod
+    def _decode(self) -> Tensor:
+        """Computes the last token of every sequence; returns logits `[running, vocabulary]`."""
+
+    @abstractmethod
+    def _free(self, freed: Collection[int]) -> None:
+        """Removes sequences, by their indices in `running`."""
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Discards everything that was computed."""
+
+    def _prefix(self, text: Int32Array) -> Prefix | None:
+        """Returns what an ended sequence has left of a text's beginning."""
+        return None
+
+    def _retain(self, at: int) -> None:
+        """Keeps what the ended sequence `running[at]` has computed, if a prompt can continue it."""
+
+    def _take_fitting(self, waiting: deque[Sequence]) -> list[Joining]:
+        joining: list[Joining] = []
         longest_limit = max((sequence.limit for sequence in self.running), default=0)
         most_computed = 0
         while waiting and len(self.running) + len(joining) < self._limits.sequences:
             candidate, count = waiting[0], len(self.running) + len(joining) + 1
             text = candidate.all_tokens()
-            row = _Joining(sequence=candidate, text=text, prefix=self._prefixes.longest(text))
+            row = Joining(sequence=candidate, text=text, prefix=self._prefix(text))
             longest_limit = max(longest_limit, candidate.limit)
             most_computed = max(most_computed, row.computed)
             has_room = count == 1 or count * longest_limit <= self._limits.cache_tokens
@@ -129,62 +154,6 @@ class Batcher:
             waiting.popleft()
             joining.append(row)
         return joining
-
-    def _prefill(self, first: int, joining: list[_Joining]) -> Tensor:
-        """Computes the cache of joining sequences, in slots from `first` on; returns logits `[joining, vocabulary]`.
-
-        Either all of them have a prefix or none has one.
-        """
-        numbers: dict[bytes, int] = {}
-        rows: list[_Joining] = []
-        for row in joining:
-            if numbers.setdefault(row.text.tobytes(), len(rows)) == len(rows):
-                rows.append(row)
-        computed = np.array([row.computed for row in rows])
-        ids = np.zeros((len(rows), computed.max()), dtype=np.int64)
-        for at, row in enumerate(rows):
-            ids[at, : row.computed] = row.text[-row.computed :]
-        sources = self._to_device(np.array([numbers[row.text.tobytes()] for row in joining]))
-        slots = torch.arange(first, len(self.running), device=self._device)
-        self._cache.reserve(len(self.running), self._longest() + 1)
-        prefixes = [row.prefix for row in rows if row.prefix is not None]
-        if prefixes:
-            hidden = self._continued(ids, slots, sources, prefixes, longest=max(len(row.text) for row in rows))
-        else:
-            self._cache.begin_prefill(slots, sources)
-            hidden = hidden_states(self._model, self._to_device(ids), cache=self._cache)
-        ends = np.arange(len(rows)) * ids.shape[1] + computed - 1
-        return logits_at(self._model, hidden, self._to_device(ends))[sources]
-
-    def _continued(
-        self, ids: npt.NDArray[np.int64], slots: Tensor, sources: Tensor, prefixes: list[Prefix], *, longest: int
-    ) -> Tensor:
-        """Runs the model over tokens `[rows, width]` behind the prefix of each row."""
-        starts = self._to_device(np.array([prefix.length for prefix in prefixes]))
-        positions = starts[:, None] + torch.arange(ids.shape[1], device=self._device)
-        self._cache.begin_continuation(slots, sources, prefixes, positions, longest)
-        return self._run(self._to_device(ids), positions, keys=max(prefix.length for prefix in prefixes) + ids.shape[1])
-
-    def _run(self, ids: Tensor, positions: Tensor, *, keys: int) -> Tensor:
-        """Runs the model over tokens at `positions`, `[rows, width]` both, that attend to the first `keys` tokens of
-        their rows up to themselves; returns its hidden states."""
-        distances = positions[..., None] - torch.arange(keys, device=self._device)
-        is_seen = (distances >= 0)[:, None]
-        is_near = None if self._window is None else is_seen & (distances < self._window)[:, None]
-        return hidden_states(
-            self._model, ids, position_ids=positions, attention_mask=is_seen, window_mask=is_near, cache=self._cache
-        )
-
-    def _decode(self) -> Tensor:
-        """Adds the last token of every sequence to the cache; returns logits `[running, vocabulary]`."""
-        lengths = np.array([len(sequence.prompt) + len(sequence.tokens) - 1 for sequence in self.running])
-        last = self._to_device(np.array([sequence.tokens[-1] for sequence in self.running]))
-        longest = int(lengths.max())
-        self._cache.reserve(len(self.running), longest + 1)
-        positions = self._to_device(lengths)
-        self._cache.begin_decode(positions, longest)
-        hidden = self._run(last[:, None], positions[:, None], keys=longest + 1)
-        return logits_at(self._model, hidden, torch.arange(len(last), device=self._device))
 
     def _append(self, first: int, logits: Tensor) -> list[EndedSequence]:
         """Draws a token for each of `running[first:]` from its row of logits; removes and returns ended sequences."""
@@ -196,7 +165,7 @@ class Batcher:
             if finish is not None:
                 self._retain(first + row)
                 ended[first + row] = EndedSequence(sequence=sequence, finish=finish)
-        self._compact(ended)
+        self._free(ended)
         return list(ended.values())
 
     def _next_tokens(self, sequences: list[Sequence], logits: Tensor) -> tuple[list[int], list[float]]:
@@ -227,29 +196,35 @@ class Batcher:
         """Returns the values `[rows]`; None when no row has a cut."""
         return None if all(value == without for value in values) else torch.tensor(values).to(self._device)
 
-    def _retain(self, slot: int) -> None:
-        """Keeps what an ended sequence has in its slot, for prompts that continue it; scored ones are not continued."""
-        sequence = self.running[slot]
-        if sequence.forced is None:
-            computed = sequence.all_tokens()[:-1]
-            count = self._prefixes.missing(computed)
-            if count:
-                self._prefixes.add(computed[:count], *self._cache.copied(slot, count))
-
-    def _compact(self, freed: Collection[int]) -> None:
-        """Frees these slots by moving the last sequences into them, so that slots stay dense."""
-        remaining = len(self.running) - len(freed)
-        holes = [slot for slot in freed if slot < remaining]
-        movers = [slot for slot in range(remaining, len(self.running)) if slot not in freed]
-        if holes:
-            width = max(len(self.running[slot].prompt) + len(self.running[slot].tokens) for slot in movers)
-            self._cache.move(self._to_device(np.array(movers)), self._to_device(np.array(holes)), width)
-            for hole, mover in zip(holes, movers, strict=True):
-                self.running[hole] = self.running[mover]
-        del self.running[remaining:]
-
-    def _longest(self) -> int:
-        return max(len(sequence.prompt) + len(sequence.tokens) for sequence in self.running)
+    def _last_tokens(self) -> Tensor:
+        """Returns the last token of every sequence, `[running, 1]`."""
+        return self._to_device(np.array([[sequence.tokens[-1]] for sequence in self.running]))
 
     def _to_device(self, values: npt.NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(values).to(self._device)
+
+
+def by_length(joining: list[Joining]) -> list[list[Joining]]:
+    """Returns the sequences that have as many tokens to compute, which need no padding, in order of arrival."""
+    parts: dict[int, list[Joining]] = {}
+    for row in joining:
+        parts.setdefault(row.computed, []).append(row)
+    return list(parts.values())
+
+
+def distinct_rows(joining: list[Joining]) -> tuple[list[Joining], npt.NDArray[np.int64]]:
+    """Returns the joining sequences without those of equal text, and the row of each, `[joining]`."""
+    numbers: dict[bytes, int] = {}
+    rows: list[Joining] = []
+    for row in joining:
+        if numbers.setdefault(row.text.tobytes(), len(rows)) == len(rows):
+            rows.append(row)
+    return rows, np.array([numbers[row.text.tobytes()] for row in joining])
+
+
+def padded_ids(texts: list[Int32Array]) -> npt.NDArray[np.int64]:
+    """Returns the texts `[rows, longest]`, padded at the right."""
+    ids = np.zeros((len(texts), max(map(len, texts))), dtype=np.int64)
+    for row, text in enumerate(texts):
+        ids[row, : len(text)] = text
+    return ids

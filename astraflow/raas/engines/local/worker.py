@@ -100,6 +100,10 @@ class Worker:
 
     # Only within `call`.
 
+    def use(self, batcher: Batcher) -> None:
+        """Replaces the batcher, before the first request is admitted."""
+        self._batcher = batcher
+
     def pause(self, *, is_abort: bool) -> None:
         """Stops generation: running requests end now, or return to the queue to continue later."""
         self._is_paused = True

@@ -19,8 +19,8 @@ def text(*blocks: int) -> Int32Array:
 def stored(store: PrefixStore, tokens: Int32Array) -> None:
     count = store.missing(tokens)
     if count:
-        layer = [torch.from_numpy(tokens[:count].astype(np.float32)).reshape(1, count, 1)]
-        store.add(tokens[:count], layer, layer)
+        layer = {0: torch.from_numpy(tokens[:count].astype(np.float32)).reshape(1, count, 1)}
+        store.add(tokens[:count], layer, layer, {})
 
 
 def length(store: PrefixStore, tokens: Int32Array) -> int:

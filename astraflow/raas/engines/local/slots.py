@@ -1,0 +1,118 @@
+"""Batch in one forward pass for all running sequences, whatever their lengths: each has a slot of a cache."""
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from astraflow.contract.rollouts.trajectories import Int32Array
+from astraflow.models.causal import hidden_states, logits_at
+from astraflow.models.masks import has_states, ragged_masks
+from astraflow.raas.engines.local.batcher import (
+    Batcher,
+    BatchLimits,
+    Joining,
+    by_length,
+    distinct_rows,
+    padded_ids,
+)
+from astraflow.raas.engines.local.prefixes import Prefix, PrefixStore, WholePrefixStore
+from astraflow.raas.engines.local.slot_cache import SlotCache
+
+
+class SlotBatcher(Batcher):
+    """Batcher whose `running[i]` has slot i of the cache, for models whose attention is full, or in windows or chunks.
+
+    Convolutions and recurrences are computed beside it: padding would change their states, so that prompts of a prefill
+    then have one length. A prompt that begins as an ended sequence does (usually the next turn of its conversation)
+    continues from what that sequence has left.
+    """
+
+    way = "slots"
+
+    def __init__(self, model: PreTrainedModel, limits: BatchLimits) -> None:
+        super().__init__(model, limits)
+        self._cache = SlotCache()
+        self._has_states = has_states(model)
+        store = WholePrefixStore if self._has_states else PrefixStore
+        self._prefixes = store(limits.prefix_bytes)
+
+    def _prefills(self, joining: list[Joining]) -> Iterable[list[Joining]]:
+        parts = [row for row in joining if not row.prefix], [row for row in joining if row.prefix]
+        if self._has_states:
+            return [rows for part in parts for rows in by_length(part)]
+        return [rows for rows in parts if rows]
+
+    def _prefill(self, first: int, joining: list[Joining]) -> Tensor:
+        """Either all joining sequences have a prefix or none has one."""
+        rows, numbers = distinct_rows(joining)
+        ids = padded_ids([row.text[-row.computed :] for row in rows])
+        sources = self._to_device(numbers)
+        slots = torch.arange(first, len(self.running), device=self._device)
+        self._cache.reserve(len(self.running), self._longest() + 1)
+        prefixes = [row.prefix for row in rows if row.prefix is not None]
+        if prefixes:
+            hidden = self._continued(ids, slots, sources, prefixes, longest=max(len(row.text) for row in rows))
+        else:
+            self._cache.begin_prefill(slots, sources)
+            hidden = hidden_states(self._model, self._to_device(ids), cache=self._cache)
+        ends = np.arange(len(rows)) * ids.shape[1] + np.array([row.computed for row in rows]) - 1
+        return logits_at(self._model, hidden, self._to_device(ends))[sources]
+
+    def _continued(
+        self, ids: npt.NDArray[np.int64], slots: Tensor, sources: Tensor, prefixes: list[Prefix], *, longest: int
+    ) -> Tensor:
+        """Runs the model over tokens `[rows, width]` behind the prefix of each row."""
+        starts = self._to_device(np.array([prefix.length for prefix in prefixes]))
+        positions = starts[:, None] + torch.arange(ids.shape[1], device=self._device)
+        self._cache.begin_continuation(slots, sources, prefixes, positions, longest)
+        return self._run(self._to_device(ids), positions, keys=max(prefix.length for prefix in prefixes) + ids.shape[1])
+
+    def _run(self, ids: Tensor, positions: Tensor, *, keys: int) -> Tensor:
+        """Runs the model over tokens at `positions`, `[rows, width]` both, that attend to the first `keys` tokens of
+        their rows up to themselves; returns its hidden states."""
+        masks = ragged_masks(self._model, positions, keys)
+        return hidden_states(self._model, ids, position_ids=positions, masks=masks, cache=self._cache)
+
+    def _decode(self) -> Tensor:
+        lengths = np.array([len(sequence.prompt) + len(sequence.tokens) - 1 for sequence in self.running])
+        longest = int(lengths.max())
+        self._cache.reserve(len(self.running), longest + 1)
+        positions = self._to_device(lengths)
+        self._cache.begin_decode(positions, longest)
+        hidden = self._run(self._last_tokens(), positions[:, None], keys=longest + 1)
+        return logits_at(self._model, hidden, torch.arange(len(lengths), device=self._device))
+
+    def _prefix(self, text: Int32Array) -> Prefix | None:
+        return self._prefixes.longest(text)
+
+    def _retain(self, at: int) -> None:
+        """Keeps what is in the slot; scored sequences are not continued."""
+        sequence = self.running[at]
+        if sequence.forced is None:
+            computed = sequence.all_tokens()[:-1]
+            count = self._prefixes.missing(computed)
+            if count:
+                self._prefixes.add(computed[:count], *self._cache.copied(at, count))
+
+    def _free(self, freed: Collection[int]) -> None:
+        """Moves the last sequences into the freed slots, so that slots stay dense."""
+        remaining = len(self.running) - len(freed)
+        holes = [slot for slot in freed if slot < remaining]
+        movers = [slot for slot in range(remaining, len(self.running)) if slot not in freed]
+        if holes:
+            width = max(len(self.running[slot].prompt) + len(self.running[slot].tokens) for slot in movers)
+            self._cache.move(self._to_device(np.array(movers)), self._to_device(np.array(holes)), width)
+            for hole, mover in zip(holes, movers, strict=True):
+                self.running[hole] = self.running[mover]
+        del self.running[remaining:]
+
+    def _clear(self) -> None:
+        self._cache.clear()
+        self._prefixes.clear()
+
+    def _longest(self) -> int:
+        return max(len(sequence.prompt) + len(sequence.tokens) for sequence in self.running)
