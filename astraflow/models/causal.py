@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.models.output_head import HeadForm, has_known_head
+from astraflow.models.output_head import HeadForm, decoder_of, has_known_head
 
 CACHE_ARGUMENTS = ("past_key_values", "cache_params")
 """Names that decoders of transformers have for their cache."""
@@ -71,14 +71,6 @@ def attention_window(model: PreTrainedModel) -> int | None:
     return window if types is None or _SLIDING in types else None
 
 
-def decoder_of(model: PreTrainedModel) -> nn.Module:
-    """Returns the model without its head."""
-    decoder: nn.Module = model.get_decoder()
-    if decoder is model:  # as of Llama 4, whose prefix names none of its modules
-        decoder = model.get_submodule("model")
-    return decoder
-
-
 def known_arguments(model: PreTrainedModel, **arguments: Any) -> dict[str, Any]:
     """Returns those of the arguments that the decoder has. Not all decoders count positions from the cache's length."""
     kind: Any = type(decoder_of(model))
@@ -95,9 +87,9 @@ def hidden_states(
 ) -> Tensor:
     """Runs the decoder without its head: `[rows, width]` ids -> `[rows, width, hidden]`.
 
-    position_ids: `[rows, width]`; None counts from 0. masks: as the decoder takes them (`ragged_masks`); None is causal,
-    and in a window where a layer has one, which is faster. cache: transformers' cache protocol (`update(keys, values,
-    layer)` and its sizes); None stores nothing.
+    position_ids: `[rows, width]`; None counts from 0. masks: as the decoder takes them (`ragged_masks`); None: causal,
+    and in windows or chunks where a layer has them, which is faster. cache: transformers' cache protocol
+    (`update(keys, values, layer)` and its sizes); None stores nothing.
     """
     arguments = known_arguments(
         model, position_ids=position_ids, attention_mask=masks, **dict.fromkeys(CACHE_ARGUMENTS, cache)

@@ -47,12 +47,14 @@ def ragged_masks(model: PreTrainedModel, positions: Tensor, keys: int) -> Any:
 @contextmanager
 def short_spans(model: PreTrainedModel) -> Iterator[None]:
     """Makes windows, chunks and other spans of layers so short that a check with few tokens shows them."""
-    holders: list[Any] = [model.config.get_text_config(), *model.modules()]
+    config = model.config.get_text_config()
+    values = {name: value for name in _SPANS if isinstance(value := getattr(config, name, None), int)}
+    holders: list[Any] = [config, *model.modules()]
     spans = [
         (holder, name, value)
         for holder in holders
-        for name in _SPANS
-        if isinstance(value := getattr(holder, name, None), int) and value > _SHORT_SPAN
+        for name, value in values.items()
+        if value > _SHORT_SPAN and getattr(holder, name, None) == value
     ]
     for holder, name, _ in spans:
         setattr(holder, name, _SHORT_SPAN)

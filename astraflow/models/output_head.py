@@ -55,6 +55,14 @@ class HeadForm:
         return self.scale if self.bound is None else (logits / self.bound).square_().neg_().add_(1).mul_(self.scale)
 
 
+def decoder_of(model: PreTrainedModel) -> nn.Module:
+    """Returns the model without its head."""
+    decoder: nn.Module = model.get_decoder()
+    if decoder is model:  # as of Llama 4, whose prefix names none of its modules
+        decoder = model.get_submodule("model")
+    return decoder
+
+
 @torch.no_grad()  # inference mode would spoil the weights that FSDP gathers in it
 def has_known_head(model: PreTrainedModel, device: torch.device) -> bool:
     """Returns whether the logits of a model are its linear head in the form that its configuration states.
@@ -74,7 +82,7 @@ def has_known_head(model: PreTrainedModel, device: torch.device) -> bool:
         outputs.last_hidden_state = hidden
         return outputs
 
-    hook = model.get_decoder().register_forward_hook(enlarge)
+    hook = decoder_of(model).register_forward_hook(enlarge)
     try:
         expected = model(input_ids=torch.tensor([[0, 1, 2]], device=device), use_cache=False).logits.float()
     finally:

@@ -16,7 +16,8 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DummyLayer, LinearAttentionLayer
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.models.causal import CACHE_ARGUMENTS, decoder_of, known_arguments
+from astraflow.models.causal import CACHE_ARGUMENTS, known_arguments
+from astraflow.models.output_head import decoder_of
 
 _Change: TypeAlias = Callable[[Sequence[Tensor], int], Tensor]
 """Tensor from the same tensor of some caches, and the number of its dimension of rows."""

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.models.causal import decoder_of
+from astraflow.models.output_head import decoder_of
 from astraflow.models.state_cache import StateCache
 
 _SIZES: dict[str, Any] = {

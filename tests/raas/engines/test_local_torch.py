@@ -27,6 +27,15 @@ from tests import make_torch
 from tests.errors import raises_code
 from tests.suites.serving import serving, within
 
+OTHERS = (
+    {"window": 5},
+    {"experts": 5},
+    {"family": "qwen35"},
+    {"family": "gpt_oss"},
+    {"family": "falcon_h1"},
+    {"family": "lfm2"},
+)
+"""Options of tiny models with windows, experts, sinks, convolutions and recurrent states."""
 PROMPT = np.array([5, 6, 7, 8, 9], dtype=np.int32)
 
 
@@ -75,8 +84,8 @@ async def test_logprobs_match_a_plain_forward_pass_under_concurrency(engine: Eng
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("option", [{"window": 5}, {"experts": 5}], ids=["window", "experts"])
-async def test_windows_and_experts_have_the_logprobs_of_a_plain_forward(option: dict[str, Any]) -> None:
+@pytest.mark.parametrize("option", OTHERS, ids=str)
+async def test_other_architectures_have_the_logprobs_of_a_plain_forward(option: dict[str, Any]) -> None:
     spec = {**make_torch.TINY, **option}
     model = make_torch.model(0, spec)
     texts = prompts(20)
@@ -90,7 +99,7 @@ async def test_windows_and_experts_have_the_logprobs_of_a_plain_forward(option: 
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("option", [{}, {"window": 5}, {"experts": 5}], ids=["plain", "window", "experts"])
+@pytest.mark.parametrize("option", [{}, *OTHERS[:3]], ids=str)
 async def test_turns_of_conversations_compute_their_new_tokens_only(
     option: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

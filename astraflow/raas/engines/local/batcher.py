@@ -130,12 +130,13 @@ class Batcher(ABC):
     def _clear(self) -> None:
         """Discards everything that was computed."""
 
+    @abstractmethod
+    def _retain(self, at: int) -> None:
+        """Keeps what the ended sequence `running[at]` has computed, if a prompt can continue it."""
+
     def _prefix(self, text: Int32Array) -> Prefix | None:
         """Returns what an ended sequence has left of a text's beginning."""
         return None
-
-    def _retain(self, at: int) -> None:
-        """Keeps what the ended sequence `running[at]` has computed, if a prompt can continue it."""
 
     def _take_fitting(self, waiting: deque[Sequence]) -> list[Joining]:
         joining: list[Joining] = []

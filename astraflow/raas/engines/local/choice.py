@@ -78,7 +78,9 @@ def _gaps(batcher: Batcher, model: PreTrainedModel) -> list[Float32Array]:
     try:
         first = [_sequence(text, number, loop) for number, text in enumerate(texts)]
         _run(batcher, first[:3], then=first[3:])
-        later = [_sequence(np.append(turn.all_tokens(), text[:3]), 9, loop) for turn, text in zip(first, texts, strict=True)]
+        later = [
+            _sequence(np.append(turn.all_tokens(), text[:3]), 9, loop) for turn, text in zip(first, texts, strict=True)
+        ]
         _run(batcher, later[:1], then=later[1:])
     finally:
         loop.close()

@@ -76,6 +76,9 @@ class LockstepBatcher(Batcher):
     def _clear(self) -> None:
         self._batches = []
 
+    def _retain(self, at: int) -> None:
+        """Keeps nothing: a turn of a conversation is computed from its beginning."""
+
     def _last_logits(self, hidden: Tensor) -> Tensor:
         """Returns the logits of the last token of each row."""
         return logits_at(self._model, hidden[:, -1:], torch.arange(len(hidden), device=self._device))
@@ -115,3 +118,6 @@ class RecomputingBatcher(Batcher):
 
     def _clear(self) -> None:
         """Has no cache."""
+
+    def _retain(self, at: int) -> None:
+        """Keeps nothing."""

@@ -109,9 +109,7 @@ class SlotCache:
         for state in self._states.values():
             state[targets] = state[sources]
 
-    def copied(
-        self, slot: int, tokens: int
-    ) -> tuple[dict[int, Tensor], dict[int, Tensor], dict[StateName, Tensor]]:
+    def copied(self, slot: int, tokens: int) -> tuple[dict[int, Tensor], dict[int, Tensor], dict[StateName, Tensor]]:
         """Returns copies of the keys and values, by layer, of the first tokens in a slot, and of its states."""
         return (
             {layer: stored[slot, :, :tokens].clone() for layer, stored in self._keys.items()},
