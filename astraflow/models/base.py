@@ -130,6 +130,11 @@ class ModelSource(Protocol):
         Raises: InvalidInput when the folder cannot be provided; the message names the remedy.
         """
 
+    @property
+    def checkpoint(self) -> Path | None:
+        """Folder of the checkpoint that the model comes from; None for a model that is created here. Raises:
+        InvalidInput."""
+
     def write_server_files(self, folder: Path) -> None:
         """Writes the configuration and the tokenizer, without weights, for an engine server. Raises: InvalidInput."""
 

@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from transformers.utils.logging import disable_progress_bar
 
 from astraflow.contract.errors import InvalidInput
@@ -23,10 +30,27 @@ _SLIDING = "sliding_attention"
 def load_model(folder: Path, *, attention: str) -> PreTrainedModel:
     """Loads the model in `folder` (Hugging Face format) with float32 weights. `attention`: `sdpa` or `eager`."""
     disable_progress_bar()
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+    builder = model_builder(AutoConfig.from_pretrained(folder, local_files_only=True))
+    model: PreTrainedModel = builder.from_pretrained(
         folder, dtype="float32", attn_implementation=requested_attention(attention), local_files_only=True
     )
+    freeze_unused(model)
     return model
+
+
+def model_builder(config: PretrainedConfig) -> Any:
+    """Returns transformers' builder of the model of a configuration: of the whole model where the text model is a part
+    of one that sees images, so that its tensors have the names of the checkpoint, and an engine gets all of them."""
+    whole = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(config.model_type)
+    return AutoModelForImageTextToText if whole in (config.architectures or ()) else AutoModelForCausalLM
+
+
+def freeze_unused(model: PreTrainedModel) -> None:
+    """Freezes the parameters that text is not computed with, such as those of a vision tower; published they are."""
+    used = {id(weight) for part in (decoder_of(model), model.get_output_embeddings()) for weight in part.parameters()}
+    for weight in model.parameters():
+        if id(weight) not in used:
+            weight.requires_grad = False
 
 
 def requested_attention(attention: str) -> str | None:

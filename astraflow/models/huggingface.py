@@ -92,18 +92,19 @@ class HuggingFaceModel:
 
     def architecture(self) -> PreTrainedModel:
         """Returns the model with uninitialized memory for weights: reads no file and draws no random numbers."""
-        from transformers import AutoModelForCausalLM
         from transformers.initialization import no_init_weights
 
-        from astraflow.models.causal import requested_attention
+        from astraflow.models.causal import freeze_unused, model_builder, requested_attention
 
         with no_init_weights():
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(
-                self._config(),
+            config = self._config()
+            model: PreTrainedModel = model_builder(config).from_config(
+                config,
                 dtype="float32",
                 attn_implementation=requested_attention(self._options.attention),
             )
         model.tie_weights()
+        freeze_unused(model)
         return model
 
     def prepare(self, examples: Iterator[Example] | None = None, on_progress: OnProgress | None = None) -> Path:
@@ -115,6 +116,11 @@ class HuggingFaceModel:
                 code="model.no_weights",
             )
         return folder
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The folder itself."""
+        return self._folder()
 
     def write_server_files(self, folder: Path) -> None:
         """Copies all files but the weights."""

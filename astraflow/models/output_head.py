@@ -55,11 +55,11 @@ class HeadForm:
         return self.scale if self.bound is None else (logits / self.bound).square_().neg_().add_(1).mul_(self.scale)
 
 
-def decoder_of(model: PreTrainedModel) -> nn.Module:
-    """Returns the model without its head."""
-    decoder: nn.Module = model.get_decoder()
-    if decoder is model:  # as of Llama 4, whose prefix names none of its modules
-        decoder = model.get_submodule("model")
+def decoder_of(model: PreTrainedModel) -> Any:
+    """Returns the model without its head, a module."""
+    decoder = model.get_decoder()
+    if decoder.get_output_embeddings() is not None:  # as of Llama 4, whose prefix names none of its modules
+        return decoder.get_submodule("model")
     return decoder
 
 

@@ -49,6 +49,11 @@ class ScriptedModel:
         """Is not supported: there is nothing to prepare. Raises: InvalidInput."""
         raise InvalidInput(_NO_WEIGHTS, code="model.no_weights")
 
+    @property
+    def checkpoint(self) -> Path | None:
+        """None: it is created here."""
+        return None
+
     def write_server_files(self, folder: Path) -> None:
         """Raises: InvalidInput: only the scripted engine serves this model."""
         raise InvalidInput(_NO_WEIGHTS, code="model.no_weights")

@@ -10,12 +10,13 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.models.base import ModelSource
 from astraflow.models.causal import kept_buffers, named_weights
-from astraflow.models.published import PublishedPart, PublishedParts, published_parts
+from astraflow.models.published import PublishedParts, published_parts
 from astraflow.runtime.config.toml import read_json
 
 _INDEX = "model.safetensors.index.json"
@@ -55,6 +56,19 @@ class StoredModel:
         """Returns the model with weights that are rounded when they are read."""
         read = self.read
         return self if read is None else replace(self, read=lambda name: read(name).to(dtype))
+
+
+def kept_tensors(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
+    """Returns the tensors of a model folder that its model does not have, mapped: such as layers that predict several
+    tokens. Empty unless the folder has all others under the names of the model's checkpoints."""
+    parts = published_parts(model)
+    shapes = {name: tensor.shape for name, tensor in {**named_weights(model), **kept_buffers(model)}.items()}
+    weights = _MappedWeights(folder, parts, shapes)
+    if not weights.is_complete:
+        return {}
+    tied = revert_weight_conversion(model, dict.fromkeys(model.all_tied_weights_keys, torch.empty(0)))
+    own = {part.name for published in parts.values() for part in published} | tied.keys()
+    return {name: weights.tensor(name) for name in sorted(weights.names - own)}
 
 
 def set_values(parameter: nn.Parameter, values: Tensor) -> None:
@@ -100,12 +114,18 @@ class _MappedWeights:
         """Returns a parameter or buffer, mapped if the file has it whole."""
         parts = self._parts[name]
         if len(parts) == 1:
-            return self._tensor(parts[0]).view(self._shapes[name])
-        joined = torch.empty(self._shapes[name], dtype=self._tensor(parts[0]).dtype)
+            return self.tensor(parts[0].name).view(self._shapes[name])
+        joined = torch.empty(self._shapes[name], dtype=self.tensor(parts[0].name).dtype)
         for part in parts:
-            part.of(joined).copy_(self._tensor(part))
+            part.of(joined).copy_(self.tensor(part.name))
         return joined
 
-    def _tensor(self, part: PublishedPart) -> Tensor:
-        values: Tensor = self._files[part.name].get_tensor(part.name)
+    def tensor(self, name: str) -> Tensor:
+        """Returns a tensor of the files, mapped."""
+        values: Tensor = self._files[name].get_tensor(name)
         return values
+
+    @property
+    def names(self) -> set[str]:
+        """Names of all tensors of the files."""
+        return set(self._files)

@@ -135,7 +135,7 @@ class TinyModel:
         configuration = _configuration(self._options)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._options.seed)
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(configuration, dtype="float32")
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(configuration)
         model.generation_config.eos_token_id = configuration.eos_token_id
         model.generation_config.pad_token_id = configuration.pad_token_id
         return model
@@ -151,6 +151,11 @@ class TinyModel:
                 self._warm_start(model, self._options.warm_start, examples, on_progress)
             self._save(model)
         return self.folder
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """None: it is created here."""
+        return None
 
     def write_server_files(self, folder: Path) -> None:
         """Writes configuration and tokenizer."""

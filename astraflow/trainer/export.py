@@ -12,9 +12,11 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Dtype
 from astraflow.models import models
+from astraflow.models.base import ModelSource
 from astraflow.models.causal import kept_buffers, named_weights
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import PublishedPart, PublishedParts, published_parts
+from astraflow.models.stored import kept_tensors
 from astraflow.trainer.backends.state.adapters import AdapterRecord
 from astraflow.trainer.backends.state.files import write_tensors
 from astraflow.trainer.backends.state.sharded import WholeTensors
@@ -31,7 +33,8 @@ def export_checkpoint(
     """Writes configuration, tokenizer and weights of a checkpoint to a new folder, which `from_pretrained` loads.
 
     checkpoint: a folder `step-N`, or a folder of them, of which `version` is exported, by default the newest. The
-    weights are the masters rounded as for publishing; adapters are added to their base. adapters_only: writes adapters
+    weights are the masters rounded as for publishing; adapters are added to their base; tensors of the source that no
+    model computes with are copied. adapters_only: writes adapters
     alone, in the format of peft. Returns the version.
     Raises: InvalidInput when the folder is not empty, or the checkpoint has no weights of a model or, for
     `adapters_only`, no adapters; CorruptData.
@@ -72,7 +75,7 @@ def export_checkpoint(
         if record is not None:
             rounded = merged_weights(model, record, rounded, Dtype(next(iter(published.values()))))
         models.build(model).write_server_files(folder)
-        write_tensors(folder / "model.safetensors", rounded)
+        write_tensors(folder / "model.safetensors", {**rounded, **_kept_tensors(models.build(model))})
     return Version(manifest["step"])
 
 
@@ -139,6 +142,16 @@ def merged_weights(
             whole = rounded[f"{stem}.weight"].float().addmm_(up, down, alpha=record.scale)
             rounded[f"{stem}.weight"] = whole.to(torch_dtype_of(dtype))
     return rounded
+
+
+def _kept_tensors(source: ModelSource) -> dict[str, Tensor]:
+    """Returns the tensors of the source's checkpoint that no model computes with, which are exported as they are."""
+    folder = source.checkpoint
+    if folder is None:
+        return {}
+    with torch.device("meta"):
+        architecture = source.architecture()
+    return kept_tensors(folder, architecture)
 
 
 def _rounded(values: Tensor, dtype: Dtype) -> Tensor:

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import kept_buffers, named_weights
+from astraflow.models.output_head import decoder_of
 from astraflow.models.precision import bits_of, torch_dtype_of
 from astraflow.models.published import PublishedParts, published_parts
 from astraflow.models.stored import set_values
@@ -160,9 +161,13 @@ def trained_weights(model: PreTrainedModel, adapters: Adapters | None) -> dict[s
     return named_weights(model) if adapters is None else adapters.weights()
 
 
-def published_buffers(model: PreTrainedModel, adapters: Adapters | None) -> dict[str, Tensor]:
-    """Returns the kept buffers that are published beside trained weights; adapters have them in their base."""
-    return kept_buffers(model) if adapters is None else {}
+def constant_weights(model: PreTrainedModel, adapters: Adapters | None) -> dict[str, Tensor]:
+    """Returns the frozen weights and kept buffers that are published beside trained weights; adapters have them in
+    their base."""
+    if adapters is not None:
+        return {}
+    frozen = {name: weight for name, weight in named_weights(model).items() if not weight.requires_grad}
+    return {**frozen, **kept_buffers(model)}
 
 
 def computing_as(role: ModelRole, adapters: Adapters | None) -> AbstractContextManager[None]:
@@ -192,7 +197,7 @@ def _reader(model: PreTrainedModel) -> Callable[[str], Tensor]:
 
 def _target_layers(model: PreTrainedModel, wanted: Iterable[str] | None) -> list[str]:
     """Returns the names of the linear layers in the model's blocks that get adapters. Raises: InvalidInput."""
-    blocks = {id(module) for module in model.get_decoder().layers.modules()}
+    blocks = {id(module) for module in decoder_of(model).layers.modules()}
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and id(module) in blocks]
     layer_names = {name.rpartition(".")[2] for name in linear}
     unknown = sorted(set(wanted or ()) - layer_names)
@@ -215,7 +220,7 @@ def _inject(model: PreTrainedModel, options: LoraOptions, layers: list[str]) -> 
     """
     dtype = next(model.parameters()).dtype
     peft: Any = _peft()
-    blocks = model.get_decoder().layers
+    blocks = decoder_of(model).layers
     prefix = next(name for name, module in model.named_modules() if module is blocks)
     config = peft.LoraConfig(
         r=options.rank,

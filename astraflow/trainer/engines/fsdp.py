@@ -17,7 +17,7 @@ from astraflow.contract.weights import Dtype
 from astraflow.models.causal import compute_routers_in_float32, named_weights
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.stored import StoredModel, set_values
-from astraflow.trainer.engines.adapters import base_name, computing_as, published_buffers, trained_weights
+from astraflow.trainer.engines.adapters import base_name, computing_as, constant_weights, trained_weights
 from astraflow.trainer.engines.base import Batching, Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.mesh import GroupRanks, RankMesh
 from astraflow.trainer.engines.scoring.choice import BatchingChoice, choose_batching, choose_demanded
@@ -86,7 +86,7 @@ class FsdpEngine:
         self._frozen = {role: roots[role] for role in frozen}
         if spec.needs_reference and spec.adapters is not None:
             self._frozen[ModelRole.REFERENCE] = self._trained[ModelRole.POLICY]
-        self._buffers = published_buffers(stored.model, spec.adapters)
+        self._constants = constant_weights(stored.model, spec.adapters)
         self._optimizers = build_optimizers(
             spec,
             stored.model,
@@ -210,12 +210,12 @@ class FsdpEngine:
         return self._spec.published_dtype
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Returns the policy's master weights and kept buffers."""
-        return {**self._optimizers[ModelRole.POLICY].weights(), **self._buffers}
+        """Returns the policy's master weights and constant weights."""
+        return {**self._optimizers[ModelRole.POLICY].weights(), **self._constants}
 
     def state_tensors(self) -> Mapping[str, Tensor]:
-        """Returns master weights, kept buffers and moments."""
-        return joined_states(self._optimizers, self._buffers)
+        """Returns master weights, constant weights and moments."""
+        return joined_states(self._optimizers, self._constants)
 
     def restored(self, *, updates: int, critic_updates: int) -> None:
         """Rounds the restored master weights into the models."""

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
-from astraflow.trainer.engines.adapters import computing_as, published_buffers, trained_weights
+from astraflow.trainer.engines.adapters import computing_as, constant_weights, trained_weights
 from astraflow.trainer.engines.base import Batching, Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.scoring.choice import choose_demanded
 from astraflow.trainer.engines.scoring.options import apply_options
@@ -37,7 +37,7 @@ class LocalEngine:
         self._optimizers = build_optimizers(
             spec, model, trained_weights(model, spec.adapters), critic=self._scorers.get(ModelRole.CRITIC)
         )
-        self._buffers = published_buffers(model, spec.adapters)
+        self._constants = constant_weights(model, spec.adapters)
         if spec.needs_reference:
             is_whole = spec.adapters is None
             self._scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False) if is_whole else policy
@@ -104,12 +104,12 @@ class LocalEngine:
         return self._spec.published_dtype
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Returns the policy's master weights and kept buffers."""
-        return {**self._optimizers[ModelRole.POLICY].weights(), **self._buffers}
+        """Returns the policy's master weights and constant weights."""
+        return {**self._optimizers[ModelRole.POLICY].weights(), **self._constants}
 
     def state_tensors(self) -> Mapping[str, Tensor]:
-        """Returns master weights, kept buffers and moments."""
-        return joined_states(self._optimizers, self._buffers)
+        """Returns master weights, constant weights and moments."""
+        return joined_states(self._optimizers, self._constants)
 
     def restored(self, *, updates: int, critic_updates: int) -> None:
         """Rounds the restored master weights into the models."""

@@ -19,7 +19,7 @@ from astraflow.trainer.engines.moment_codes import row_chunks
 from astraflow.trainer.engines.update_rules import AdamW, Muon, chunk_elements, chunks, local_shard, with_sharding
 
 WEIGHT_PREFIX = "weight/"
-"""Prefix of the master weights, and of kept buffers, among the tensors of a state."""
+"""Prefix of the master weights, and of constant ones, among the tensors of a state."""
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 

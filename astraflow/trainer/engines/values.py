@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from astraflow.algorithms.config import CriticConfig
 from astraflow.algorithms.tokens import TokenScores
-from astraflow.models.causal import embedding_names, named_weights
+from astraflow.models.causal import embedding_names, freeze_unused, named_weights
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import matrix_shapes
 from astraflow.trainer.engines.base import ModelRole
@@ -45,6 +45,7 @@ def value_scorer(policy: Scorer, device: torch.device) -> Scorer:
     """
     scorer = deepcopy(policy)
     scorer.model.requires_grad_(True)
+    freeze_unused(scorer.model)
     size = scorer.model.config.get_text_config().hidden_size
     head = nn.Linear(size, 1, bias=False, dtype=torch.float32, device=device)
     with torch.no_grad():  # drawn on the host, by a generator of its own: equal on every device, rank and engine
@@ -106,13 +107,15 @@ def build_optimizers(
     return optimizers
 
 
-def joined_states(optimizers: Mapping[ModelRole, MasterOptimizer], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def joined_states(
+    optimizers: Mapping[ModelRole, MasterOptimizer], constants: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """Returns the state tensors of all models; the names of the policy's do not depend on whether there is a critic.
 
-    buffers: of the policy, as published; they are weights that no optimizer changes.
+    constants: weights of the policy that are published, but not trained.
     """
     tensors = optimizers[ModelRole.POLICY].state_tensors()
-    tensors |= {f"{WEIGHT_PREFIX}{name}": buffer for name, buffer in buffers.items()}
+    tensors |= {f"{WEIGHT_PREFIX}{name}": weight for name, weight in constants.items()}
     if ModelRole.CRITIC in optimizers:
         critic = optimizers[ModelRole.CRITIC].state_tensors()
         tensors |= {f"{_PREFIX}{name}": value for name, value in critic.items()}

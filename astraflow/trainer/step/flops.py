@@ -54,8 +54,10 @@ class ForwardCost:
 
         Attention of layers with a sliding window is not counted: for models with windows the result is a lower bound.
         """
+        from astraflow.models.output_head import decoder_of
+
         config = model.config.get_text_config()
-        decoder, head = model.get_decoder(), model.get_output_embeddings()
+        decoder, head = decoder_of(model), model.get_output_embeddings()
         embeddings = decoder.get_input_embeddings().weight
         share = _active_expert_share(config)
         weights = [weight for weight in decoder.parameters() if weight is not embeddings]

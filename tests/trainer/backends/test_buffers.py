@@ -133,7 +133,7 @@ def test_a_stored_model_reads_buffers_without_loading_the_model(spec: Mapping[st
 def test_a_changed_buffer_survives_a_restart_and_is_exported(spec: Mapping[str, Any], tmp_path: Path) -> None:
     first, second = local(model=spec), local(model=spec)
     assert isinstance(first, LocalBackend)
-    name, changed = next(iter(first._engine._buffers.items()))
+    name, changed = next(iter(first._engine._constants.items()))
     changed.add_(0.25)
     first.step(batch())
     identity = CheckpointIdentity(policy=PolicyId("solver"), model=dict(spec), backend="local")
@@ -146,7 +146,7 @@ def test_a_changed_buffer_survives_a_restart_and_is_exported(spec: Mapping[str, 
     export_checkpoint(store.folder, tmp_path / "export")
 
     assert isinstance(second, LocalBackend)
-    assert torch.equal(second._engine._buffers[name], changed)
+    assert torch.equal(second._engine._constants[name], changed)
     assert weights_of(second).manifest.root_hash == weights_of(first).manifest.root_hash
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "export", dtype="float32")
     assert torch.equal(kept_buffers(exported)[name], changed)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from astraflow.models.causal import attention_window
+from astraflow.models.output_head import decoder_of
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.engines.scoring.scorer import Scorer
 
@@ -106,9 +107,7 @@ def _short_window(model: PreTrainedModel) -> Iterator[None]:
 @contextmanager
 def _enlarged(model: PreTrainedModel, factor: float) -> Iterator[None]:
     """Multiplies the results of the decoder's linear layers, without a change of weights."""
-    layers = (
-        [module for module in model.get_decoder().modules() if isinstance(module, nn.Linear)] if factor != 1 else []
-    )
+    layers = [module for module in decoder_of(model).modules() if isinstance(module, nn.Linear)] if factor != 1 else []
     hooks = [layer.register_forward_hook(lambda _layer, _inputs, output: output * factor) for layer in layers]
     try:
         yield

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 from transformers import PreTrainedModel
 
 from astraflow.algorithms.tokens import TokenScores
-from astraflow.models.output_head import HeadForm
+from astraflow.models.output_head import HeadForm, decoder_of
 from astraflow.trainer.engines.base import Batching, Pack
 from astraflow.trainer.engines.float8 import compute_in_float8
 from astraflow.trainer.engines.scoring.base import BatchedForward, PackInputs
@@ -60,13 +60,13 @@ class Scorer(nn.Module):
     def compile_blocks(self) -> None:
         """Compiles each block of the model in place, for packs of any width, and what the output head does to logits.
         Attention over packs itself is not compiled."""
-        for block in self.model.get_decoder().layers:
+        for block in decoder_of(self.model).layers:
             block.compile(dynamic=True)
         self.head = self.head.compiled()
 
     def use_float8(self) -> None:
         """Makes the linear layers of the blocks compute in float8."""
-        compute_in_float8(self.model.get_decoder().layers)
+        compute_in_float8(decoder_of(self.model).layers)
 
     def recompute_activations(self, mode: Literal["selective", "full"]) -> None:
         """Makes the backward pass compute the activations of each block again instead of keeping them.
@@ -93,7 +93,7 @@ class Scorer(nn.Module):
         if self.head.reads_logits:
             logits: Tensor = self.model(**arguments).logits
             return logits
-        hidden: Tensor = self.model.get_decoder()(**arguments).last_hidden_state
+        hidden: Tensor = decoder_of(self.model)(**arguments).last_hidden_state
         return hidden
 
 
