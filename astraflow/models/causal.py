@@ -101,6 +101,16 @@ def known_arguments(model: PreTrainedModel, **arguments: Any) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name in _parameters(kind)}
 
 
+def blocks_of(model: PreTrainedModel) -> nn.ModuleList:
+    """Returns the blocks of the decoder, in order: `layers` in today's models, else the largest list of modules."""
+    decoder = decoder_of(model)
+    blocks = getattr(decoder, "layers", None)
+    if isinstance(blocks, nn.ModuleList):
+        return blocks
+    lists = [module for module in decoder.modules() if isinstance(module, nn.ModuleList)]
+    return max(lists, key=lambda blocks: sum(weight.numel() for weight in blocks.parameters()))
+
+
 def hidden_states(
     model: PreTrainedModel,
     input_ids: Tensor,

@@ -58,6 +58,8 @@ class HeadForm:
 def decoder_of(model: PreTrainedModel) -> Any:
     """Returns the model without its head, a module."""
     decoder = model.get_decoder()
+    if not isinstance(decoder, PreTrainedModel):  # as of ModernBERT's decoder, whose head has that name
+        return model.get_submodule("model")
     if decoder.get_output_embeddings() is not None:  # as of Llama 4, whose prefix names none of its modules
         return decoder.get_submodule("model")
     return decoder

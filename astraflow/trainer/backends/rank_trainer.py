@@ -71,6 +71,11 @@ class FsdpOptions(LocalOptions):
         for name in ("replicas", "sequence_ranks"):
             if self.ranks % getattr(self, name):
                 raise ValueError(f"{name} {getattr(self, name)} does not divide ranks {self.ranks}; choose a divisor")
+        if self.sequence_ranks > 1 and self.batching not in ("auto", "packed"):
+            raise ValueError(
+                f"batching = {self.batching!r} is not divided over sequence_ranks = {self.sequence_ranks}; set "
+                "sequence_ranks = 1, or batching = 'packed'"
+            )
         if self.gpus and len(set(self.gpus)) != self.ranks:
             raise ValueError(
                 f"gpus {list(self.gpus)} cannot hold {self.ranks} ranks; name a different GPU for each rank"

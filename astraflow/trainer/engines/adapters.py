@@ -19,8 +19,7 @@ from transformers import PreTrainedModel
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
-from astraflow.models.causal import kept_buffers, named_weights
-from astraflow.models.output_head import decoder_of
+from astraflow.models.causal import blocks_of, kept_buffers, named_weights
 from astraflow.models.precision import bits_of, torch_dtype_of
 from astraflow.models.published import PublishedParts, published_parts
 from astraflow.models.stored import set_values
@@ -197,7 +196,7 @@ def _reader(model: PreTrainedModel) -> Callable[[str], Tensor]:
 
 def _target_layers(model: PreTrainedModel, wanted: Iterable[str] | None) -> list[str]:
     """Returns the names of the linear layers in the model's blocks that get adapters. Raises: InvalidInput."""
-    blocks = {id(module) for module in decoder_of(model).layers.modules()}
+    blocks = {id(module) for module in blocks_of(model).modules()}
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and id(module) in blocks]
     layer_names = {name.rpartition(".")[2] for name in linear}
     unknown = sorted(set(wanted or ()) - layer_names)
@@ -220,7 +219,7 @@ def _inject(model: PreTrainedModel, options: LoraOptions, layers: list[str]) -> 
     """
     dtype = next(model.parameters()).dtype
     peft: Any = _peft()
-    blocks = decoder_of(model).layers
+    blocks = blocks_of(model)
     prefix = next(name for name, module in model.named_modules() if module is blocks)
     config = peft.LoraConfig(
         r=options.rank,

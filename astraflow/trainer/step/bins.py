@@ -96,11 +96,21 @@ def bins_of_rows(units: Sequence[PackUnit], *, max_tokens: int) -> list[list[Pac
     rest = sorted(units, key=lambda unit: -unit.width)
     while rest:
         room = min(len(rest), max(max_tokens // max(rest[0].width, 1), 1))
-        saved = (end for end in range(1, room) if (rest[0].width - rest[end].width) * (room - end) > _PASS_TOKENS)
-        count = next(saved, room)
+        count = _similar(rest[:room])
         bins.append(rest[:count])
         rest = rest[count:]
     return bins
+
+
+def _similar(rows: Sequence[PackUnit]) -> int:
+    """Returns the number of first rows, of rows by descending length, whose padding a further pass would not save."""
+    count = len(rows)
+    while count > 1:
+        saved = [(rows[0].width - rows[end].width) * (count - end) for end in range(1, count)]
+        if max(saved) <= _PASS_TOKENS:
+            break
+        count = saved.index(max(saved)) + 1
+    return count
 
 
 def even_bins_of_rows(units: Sequence[PackUnit], *, count: int, max_tokens: int) -> list[list[PackUnit]]:

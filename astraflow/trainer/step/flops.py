@@ -52,7 +52,8 @@ class ForwardCost:
         """Counts the matrix products of a causal model: 2-D weights without embeddings, and routed experts' 3-D weights
         by the share of experts that a token visits.
 
-        Attention of layers with a sliding window is not counted: for models with windows the result is a lower bound.
+        Attention of layers with a sliding window or a selection of keys, and recurrences, are not counted: for such
+        models the result is a lower bound.
         """
         from astraflow.models.output_head import decoder_of
 
@@ -69,7 +70,7 @@ class ForwardCost:
         per_target = 2.0 * head.weight.numel()
         return cls(
             per_token=sum(flops for _, flops in products),
-            per_pair=4.0 * config.num_attention_heads * _full_attention_size(config),
+            per_pair=4.0 * _attention_size(config),
             per_target=per_target,
             frozen_per_token=sum(flops for is_trained, flops in products if not is_trained),
             frozen_per_target=0.0 if head.weight.requires_grad else per_target,
@@ -96,17 +97,34 @@ def peak_flops(device: torch.device) -> float | None:
     return _PEAK_FLOPS[max(matching_names, key=len)] if matching_names else None
 
 
-def _full_attention_size(config: PretrainedConfig) -> int:
-    """Returns the size of a head, summed over the layers with full attention."""
+def _attention_size(config: PretrainedConfig) -> float:
+    """Returns the sizes of all heads of the layers with full attention: the mean of those of keys and of values."""
+    heads = getattr(config, "num_attention_heads", None)
+    if heads is None:
+        return 0.0
+    types = getattr(config, "layer_types", None)
+    if types is None:
+        sizes = [] if getattr(config, "sliding_window", None) else _head_sizes(config)
+    else:
+        sizes = [size for size, kind in zip(_head_sizes(config), types, strict=True) if kind in _FULL_ATTENTION]
+    return float(heads * sum(sizes))
+
+
+def _head_sizes(config: PretrainedConfig) -> list[float]:
     from astraflow.models.causal import head_sizes
 
-    sizes, types = head_sizes(config), getattr(config, "layer_types", None)
-    if types is not None:
-        return sum(size for size, kind in zip(sizes, types, strict=True) if kind == "full_attention")
-    return 0 if getattr(config, "sliding_window", None) else sum(sizes)
+    if getattr(config, "kv_lora_rank", None) is None:
+        return [float(size) for size in head_sizes(config)]
+    size = (config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim) / 2
+    return [size] * config.num_hidden_layers
+
+
+_FULL_ATTENTION = ("full_attention", "attention", "hybrid")
+"""Types of layers with attention to all earlier tokens, in configurations of transformers."""
 
 
 def _active_expert_share(config: object) -> float:
-    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
+    counts = [getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")]
+    experts = next((count for count in counts if count), None)
     active = getattr(config, "num_experts_per_tok", None)
     return active / experts if experts and active else 1.0

@@ -1,11 +1,14 @@
 """Batchings: whole rows compute what packs compute, for models with attention alone and for others."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from transformers import (
     Gemma2Config,
@@ -21,7 +24,7 @@ from transformers.models.cohere.modeling_cohere import CohereForCausalLM
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
-from astraflow.trainer.engines.base import Batching
+from astraflow.trainer.engines.base import Batching, Pack, Segment
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.scoring import scorer as scorer_module
@@ -98,6 +101,51 @@ def gradient(model: PreTrainedModel, values: Tensor) -> Tensor:
 
 SEQUENCES = [np.array([1, 2, 3, 4, 5, 6, 7]), np.array([9, 8, 7]), np.array([3, 3, 5, 1, 0])]
 SCORED_FROM = [2, 1, 3]
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_rows_of_any_pack_are_those_of_the_flat_pack(data: st.DataObject) -> None:
+    pack = data.draw(packs())
+    scorers = both_scorers()
+    with torch.no_grad():
+        flat, rows = (scorer(scorer.inputs(pack)) for scorer in scorers)
+    torch.testing.assert_close(rows.logprobs, flat.logprobs, rtol=0, atol=BOUND)
+    torch.testing.assert_close(rows.entropy, flat.entropy, rtol=0, atol=BOUND)
+
+
+@cache
+def both_scorers() -> list[Scorer]:
+    """Returns the scorers of flat packs and of rows."""
+    return [Scorer(model_of("qwen3"), CPU, batching) for batching in (Batching.PACKED, Batching.ROWS)]
+
+
+@st.composite
+def packs(draw: st.DrawFn) -> Pack:
+    """Returns a pack of prompts with any number of answers, and any predictors."""
+    segments: list[Segment] = []
+    for _ in range(draw(st.integers(1, 3))):
+        begin = segments[-1].end if segments else 0
+        prefix = begin + draw(st.integers(1, 6))
+        segments.append(Segment(begin=begin, end=prefix))
+        for length in draw(st.lists(st.integers(1, 5), max_size=3)):
+            end = segments[-1].end + length
+            segments.append(Segment(begin=end - length, end=end, prefix_begin=begin, prefix_end=prefix))
+    width = segments[-1].end
+    predictors = draw(st.lists(st.integers(0, width - 1), max_size=8))
+    token = st.integers(0, SIZES["vocab_size"] - 1)
+    return Pack(
+        input_ids=torch.tensor(draw(st.lists(token, min_size=width, max_size=width))),
+        positions=torch.cat([positions_of(segment) for segment in segments]),
+        segments=tuple(segments),
+        predictors=torch.tensor(predictors, dtype=torch.int64),
+        targets=torch.tensor([draw(token) for _ in predictors], dtype=torch.int64),
+    )
+
+
+def positions_of(segment: Segment) -> Tensor:
+    first = segment.prefix_end - segment.prefix_begin
+    return torch.arange(first, first + segment.end - segment.begin)
 
 
 @pytest.mark.parametrize("kind", MODELS)

@@ -9,20 +9,36 @@ import pytest
 import torch
 from torch import Tensor
 
+from astraflow.models.output_head import HeadForm
 from astraflow.trainer.engines.heads import target_scores
+
+PLAIN = HeadForm()
 
 
 def full_scores(
-    hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, temperature: float
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    bias: Tensor | None,
+    temperature: float,
+    form: HeadForm = PLAIN,
 ) -> tuple[Tensor, Tensor]:
-    logs = (torch.nn.functional.linear(hidden, weight, bias) / temperature).log_softmax(-1)
+    logits = torch.nn.functional.linear(hidden, weight, bias) * form.scale
+    if form.bound is not None:
+        logits = form.bound * torch.tanh(logits / form.bound)
+    logs = (logits / temperature).log_softmax(-1)
     return logs.gather(-1, targets[:, None])[:, 0], -(logs.exp() * logs).sum(-1)
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 5000, 1 << 24])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_values_and_gradients_match_the_full_head(chunk_bytes: int, temperature: float, has_bias: bool) -> None:
+@pytest.mark.parametrize(
+    ("has_bias", "form"),
+    [(False, PLAIN), (True, PLAIN), (True, HeadForm(scale=1.7)), (False, HeadForm(scale=0.5, bound=1.5))],
+)
+def test_values_and_gradients_match_the_full_head(
+    chunk_bytes: int, temperature: float, has_bias: bool, form: HeadForm
+) -> None:
     random = torch.Generator().manual_seed(0)
     hidden = torch.randn(23, 12, generator=random).requires_grad_()
     weight = torch.randn(301, 12, generator=random).requires_grad_()
@@ -33,8 +49,8 @@ def test_values_and_gradients_match_the_full_head(chunk_bytes: int, temperature:
 
     results = []
     for logprobs, entropy in (
-        target_scores(hidden, weight, targets, bias=bias, temperature=temperature, chunk_bytes=chunk_bytes),
-        full_scores(hidden, weight, targets, bias, temperature),
+        target_scores(hidden, weight, targets, bias=bias, form=form, temperature=temperature, chunk_bytes=chunk_bytes),
+        full_scores(hidden, weight, targets, bias, temperature, form),
     ):
         loss = (logprobs * by_logprob + entropy * by_entropy).sum()
         results.append([logprobs, entropy, *torch.autograd.grad(loss, inputs)])

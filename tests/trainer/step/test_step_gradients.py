@@ -1,6 +1,7 @@
 """The gradient of a whole step does not depend on engine, packing or micro-batches, and is that of a plain loop."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ BOUND = 1e-6
 """Largest accepted difference from float64, as a share of the largest gradient: rounding of float32, of which up to
 7.3e-7 was seen. The mutants differ by more than a hundred times as much."""
 
-ROWS = {"batching": Batching.ROWS}
+ROWS: dict[str, Any] = {"batching": Batching.ROWS}
 
 CASES = {
     "one pack, shared prompts": Case(),
@@ -114,9 +115,9 @@ def test_optimizer_steps_have_whole_groups(engine: str) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself, where the compiler is imported
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of torch's compiler, which reads it
-@pytest.mark.parametrize("recompute", ["none", "full"])
-def test_compiled_blocks_have_the_same_gradient(recompute: str) -> None:
-    case = Case(engine_options={"compile_blocks": True, "recompute": recompute}, micro_batch_tokens=160)
+@pytest.mark.parametrize("options", [{}, {"recompute": "full"}, ROWS], ids=["packed", "computed again", "rows"])
+def test_compiled_blocks_have_the_same_gradient(options: dict[str, Any]) -> None:
+    case = Case(engine_options={"compile_blocks": True, **options}, micro_batch_tokens=160)
 
     step = ENGINES["local"](case)
 

@@ -107,8 +107,12 @@ def _short_window(model: PreTrainedModel) -> Iterator[None]:
 @contextmanager
 def _enlarged(model: PreTrainedModel, factor: float) -> Iterator[None]:
     """Multiplies the results of the decoder's linear layers, without a change of weights."""
+
+    def enlarge(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
+        return output * factor if isinstance(output, Tensor) else output  # a router's scores stay
+
     layers = [module for module in decoder_of(model).modules() if isinstance(module, nn.Linear)] if factor != 1 else []
-    hooks = [layer.register_forward_hook(lambda _layer, _inputs, output: output * factor) for layer in layers]
+    hooks = [layer.register_forward_hook(enlarge) for layer in layers]
     try:
         yield
     finally:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
+from torch.nn.functional import pad
 
 from astraflow.trainer.engines.base import Batching, Pack, Segment
 from astraflow.trainer.engines.scoring.base import BatchedForward, PackInputs
@@ -21,10 +21,12 @@ class RowsForward(BatchedForward):
     def inputs(self, pack: Pack) -> PackInputs:
         """Returns the trajectories of the pack as rows, the longest first."""
         rows = sorted(unfolded_rows(pack.segments), key=len, reverse=True)
-        indices = pad_sequence(rows, batch_first=True)  # pads with the first token of the pack
+        width = len(rows[0])
+        # by a token of its own, since some models treat certain tokens as absent
+        indices = torch.stack([pad(row, (0, width - len(row)), value=int(row[-1])) for row in rows])
         places = torch.zeros(len(pack.input_ids), dtype=torch.int64)
         for number, row in enumerate(rows):  # a prefix is in several rows with equal states; any is good
-            places[row] = number * indices.shape[1] + torch.arange(len(row))
+            places[row] = number * width + torch.arange(len(row))
         return PackInputs(
             input_ids=self.on_device(pack.input_ids[indices]),
             predictors=self.on_device(places[pack.predictors]),

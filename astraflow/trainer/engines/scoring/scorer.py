@@ -9,6 +9,7 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 from transformers import PreTrainedModel
 
 from astraflow.algorithms.tokens import TokenScores
+from astraflow.models.causal import blocks_of
 from astraflow.models.output_head import HeadForm, decoder_of
 from astraflow.trainer.engines.base import Batching, Pack
 from astraflow.trainer.engines.float8 import compute_in_float8
@@ -60,13 +61,13 @@ class Scorer(nn.Module):
     def compile_blocks(self) -> None:
         """Compiles each block of the model in place, for packs of any width, and what the output head does to logits.
         Attention over packs itself is not compiled."""
-        for block in decoder_of(self.model).layers:
+        for block in blocks_of(self.model):
             block.compile(dynamic=True)
         self.head = self.head.compiled()
 
     def use_float8(self) -> None:
         """Makes the linear layers of the blocks compute in float8."""
-        compute_in_float8(decoder_of(self.model).layers)
+        compute_in_float8(blocks_of(self.model))
 
     def recompute_activations(self, mode: Literal["selective", "full"]) -> None:
         """Makes the backward pass compute the activations of each block again instead of keeping them.
