@@ -21,6 +21,11 @@ _MOMENT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "uint8": 1 + 4 / 256}
 DEFAULT_RANK = 16
 """Rank of adapters whose options do not set it."""
 _DEFAULT_PACK_TOKENS = 16_384
+_CHUNK = 64
+"""Tokens of a chunk of a recurrence."""
+_CHUNK_SCORES = 8
+_RECURRENT_TENSORS = 8
+"""Tensors of scores within chunks, and of inputs of the recurrence, that are kept for the backward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +146,25 @@ def held_bytes(shape: ModelShape, setup: TrainingSetup) -> dict[str, int]:
 
 def activation_bytes(shape: ModelShape, setup: TrainingSetup, *, tokens: int) -> int:
     """Returns a bound of what a pass keeps for its backward pass; attention does not keep scores (flash kernels)."""
-    block = tokens * block_activation_bytes(shape, setup.compute_bytes, is_compiled=setup.is_compiled)
+    attention = tokens * block_activation_bytes(shape, setup.compute_bytes, is_compiled=setup.is_compiled)
+    state = tokens * state_activation_bytes(shape, setup.compute_bytes)
     outer = tokens * shape.hidden * (2 * FLOAT32 + 2 * setup.compute_bytes)
     if setup.recompute == "full":
-        return shape.layers * tokens * shape.hidden * setup.compute_bytes + block + outer
-    return shape.layers * block + outer
+        largest = attention + state if shape.has_attention_beside_state else max(attention, state)
+        return shape.layers * tokens * shape.hidden * setup.compute_bytes + largest + outer
+    return shape.attention_layers * attention + shape.state_layers * state + outer
+
+
+def state_activation_bytes(shape: ModelShape, compute_bytes: int) -> int:
+    """Returns a bound of what a block with a recurrent state keeps for one token; beside attention, of the state alone.
+
+    The recurrence computes in float32 over chunks, and keeps scores within a chunk for each head.
+    """
+    if shape.state is None:
+        return 0
+    recurrence = FLOAT32 * (_RECURRENT_TENSORS * shape.state.width + _CHUNK_SCORES * _CHUNK * shape.state.heads)
+    mixer = compute_bytes * 3 * shape.state.width + recurrence
+    return mixer if shape.has_attention_beside_state else mixer + _rest_activation_bytes(shape, compute_bytes)
 
 
 def block_activation_bytes(shape: ModelShape, compute_bytes: int, *, is_compiled: bool) -> int:
@@ -154,14 +173,20 @@ def block_activation_bytes(shape: ModelShape, compute_bytes: int, *, is_compiled
     queries, keys = shape.heads * shape.head, shape.kv_heads * shape.head
     if is_compiled and not shape.experts:
         return compute_bytes * (4 * shape.hidden + 3 * queries + 4 * keys + 3 * shape.intermediate)
-    norms = 2 * shape.hidden * (FLOAT32 + 2 * compute_bytes) + 2 * FLOAT32
     head_norms = (queries + keys) * (FLOAT32 + compute_bytes) if shape.has_head_norms else 0
-    attention = compute_bytes * (4 * queries + 6 * keys) + FLOAT32 * (2 * shape.head + shape.heads)
+    gated = 3 * queries if shape.has_output_gate else 0
+    attention = compute_bytes * (4 * queries + 6 * keys + gated) + FLOAT32 * (2 * shape.head + shape.heads)
+    return head_norms + attention + _rest_activation_bytes(shape, compute_bytes)
+
+
+def _rest_activation_bytes(shape: ModelShape, compute_bytes: int) -> int:
+    """Returns what norms and the feed-forward part of a block keep for one token."""
+    norms = 2 * shape.hidden * (FLOAT32 + 2 * compute_bytes) + 2 * FLOAT32
     width = shape.intermediate * max(1, shape.active_experts)
-    feed_forward = compute_bytes * 4 * width
+    feed_forward = compute_bytes * 4 * (width + shape.shared_intermediate)
     if shape.experts:
         feed_forward += FLOAT32 * 3 * shape.experts + compute_bytes * 4 * shape.active_experts * shape.hidden
-    return norms + head_norms + attention + feed_forward + compute_bytes * shape.hidden
+    return norms + feed_forward + compute_bytes * shape.hidden
 
 
 def _transient_bytes(shape: ModelShape, setup: TrainingSetup, *, tokens: int) -> int:

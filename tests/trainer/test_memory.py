@@ -206,4 +206,9 @@ def test_the_parameters_of_known_models_are_the_published_ones() -> None:
         "Qwen2.5-1.5B-Instruct": 1.5,
         "Qwen2.5-7B-Instruct": 7.6,
         "Qwen2.5-14B-Instruct": 14.8,
+        "Qwen3.5-4B": 4.2,
+        "Qwen3.5-9B": 9.0,
+        "Qwen3.5-35B-A3B": 34.7,
+        "Llama-3.1-8B-Instruct": 8.0,
+        "gpt-oss-20b": 20.9,
     }

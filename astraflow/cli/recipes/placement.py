@@ -232,7 +232,7 @@ def _division_problems(recipe: Recipe, name: str, shape: ModelShape) -> Iterator
             "sequence_ranks to a divisor",
             code="recipe.heads_not_divisible",
         )
-    if policy.backend.get("kind") == "titan" and (shape.experts or not shape.has_head_norms):
+    if policy.backend.get("kind") == "titan" and (shape.experts or shape.state or not shape.has_head_norms):
         yield InvalidInput(
             f"cannot train {name!r} with the backend titan: its model is no dense Qwen3; use the backend fsdp",
             code="recipe.titan_unsupported",

@@ -24,7 +24,10 @@ class ServerMemory:
     cache: int
     """Room for keys and values; 0 or less: the weights do not leave any."""
     cached_tokens: int
-    """Tokens that the caches of the GPUs of one server hold."""
+    """Tokens that the caches of the GPUs of one server hold, in sequences of the longest length: recurrent states take
+    room for each sequence, whatever its length."""
+    sequences: int
+    """Sequences of the longest length that they hold."""
     total: int
     """Share of the GPU that the server takes."""
 
@@ -50,5 +53,9 @@ def server_memory(shape: ModelShape, engine: Mapping[str, Any], *, gpu_bytes: in
     cache = total - weights - WORKING_BYTES
     # Each GPU has at least one head of keys and values.
     parts = min(int(engine.get("tensor_parallel", 1)), shape.kv_heads) * int(engine.get("pipeline_parallel", 1))
-    per_token = 2 * shape.cache_elements // parts
-    return ServerMemory(weights=weights, cache=cache, cached_tokens=max(0, cache) // per_token, total=total)
+    context = int(engine.get("context_tokens", 0)) or shape.context
+    per_sequence = 2 * shape.cache_elements * context // parts + shape.state_bytes // size
+    cached_tokens = max(0, cache) * context // per_sequence
+    return ServerMemory(
+        weights=weights, cache=cache, cached_tokens=cached_tokens, sequences=cached_tokens // context, total=total
+    )
