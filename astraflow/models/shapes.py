@@ -356,11 +356,10 @@ def _counted_parameters(folder: Path) -> int:
 
 
 def _tiny_shape(spec: Mapping[str, Any]) -> ModelShape:
-    from astraflow.models.tiny import TinyModelOptions
+
+    from astraflow.models.tiny_options import TinyModelOptions, family_values
 
     options = TinyModelOptions.parse({key: value for key, value in spec.items() if key != "kind"}, where="model")
-    from astraflow.models.tiny_families import family_values
-
     kind, values = family_values(options)
     return _shape_of(
         {

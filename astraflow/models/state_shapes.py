@@ -77,7 +77,7 @@ def short_convolution(hidden: int, *, kernel: int) -> StateShape:
 
 def state_values(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of a `ModelShape` for the layers with a state of a configuration; none without such layers."""
-    types, hidden, layers = config.get("layer_types") or (), config["hidden_size"], config.get("num_hidden_layers")
+    types, hidden, layers = config.get("layer_types") or (), config["hidden_size"], config.get("num_hidden_layers") or 0
     match config.get("model_type"):
         case "qwen3_5_text" | "qwen3_5_moe_text":
             state = delta_rule(

@@ -8,17 +8,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-from pydantic import Field, model_validator
+from typing import TYPE_CHECKING
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models import models
 from astraflow.models.base import Example, ExamplesSource, OnProgress, WarmStartOptions
 from astraflow.models.huggingface_tokenizers import HuggingFaceTokenizer
+from astraflow.models.tiny_options import TinyModelOptions, tiny_configuration
 from astraflow.models.tokenizers import ChatTokenizer, char_tokenizer, char_vocab_size
-from astraflow.runtime.config.base import Config
-from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.folders.run_folders import HOME, home
 
 if TYPE_CHECKING:
@@ -27,68 +24,6 @@ if TYPE_CHECKING:
 _REVISION = 3
 """Increased when the code makes another model from the same options, so that outdated cached models are not used;
 `tests/models/test_warm_start_examples.py` fails until it is."""
-
-
-class TinyModelOptions(Config):
-    """Sizes of the tiny model, and the warm start that gives it a useful initial accuracy."""
-
-    family: Annotated[Literal["qwen3", "llama", "qwen35", "gpt_oss", "falcon_h1", "lfm2"], SettableBy.AGENT] = "qwen3"
-    """Architecture: Qwen3, Llama, Qwen3.5 (every second layer has a recurrent state instead of attention), GPT-OSS
-    (experts, sinks, windows), Falcon-H1 (attention and a recurrent state in each layer), or LFM2 (convolutions)."""
-    hidden_size: int = Field(default=96, ge=8)
-    """Width of the hidden states; a multiple of 2 * `heads`."""
-    layers: int = Field(default=2, ge=1)
-    """Number of layers."""
-    heads: int = Field(default=4, ge=1)
-    """Number of query heads."""
-    key_value_heads: int = Field(default=2, ge=1)
-    """Number of key and value heads; divides `heads`."""
-    intermediate_size: int = Field(default=288, ge=8)
-    """Width of the feed-forward layers; with experts, of each expert."""
-    experts: int = Field(default=0, ge=0)
-    """Experts of each layer, for a mixture of experts of the families qwen3 and qwen35 (Qwen3-MoE, Qwen3.5-MoE), and
-    gpt_oss, which has four if not set; 0: dense."""
-    experts_per_token: int = Field(default=2, ge=1)
-    """Experts that compute a token."""
-    window: int = Field(default=0, ge=0)
-    """Tokens, itself included, that a token attends to in every second layer, from the first, in the families qwen3 and
-    gpt_oss; 0: all, in all layers."""
-    max_context_tokens: int = Field(default=512, ge=16)
-    """Longest sequence. Tokens."""
-    words: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
-    """Texts with a token of their own, such as the names and phrases of an environment, so that a conversation takes
-    fewer tokens than characters; of at least two characters each."""
-    initializer_std: float = Field(default=0.05, gt=0)
-    """Standard deviation of the initial weights. The usual 0.02 is meant for wide models: at this width it needs three
-    times as many steps before attention finds the letters."""
-    seed: int = 0
-    """Random seed of the initial weights and of the warm start."""
-    warm_start: WarmStartOptions | None = None
-    """Short supervised training on a task's answers; None starts from random weights."""
-
-    @model_validator(mode="after")
-    def _check_head_sizes(self) -> TinyModelOptions:
-        if self.hidden_size % (2 * self.heads):
-            raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of 2 * heads = {2 * self.heads}; change one of them"
-            )
-        if self.heads % self.key_value_heads:
-            raise ValueError(
-                f"heads {self.heads} is not a multiple of key_value_heads = {self.key_value_heads}; change one of them"
-            )
-        if 0 < self.experts < self.experts_per_token:
-            raise ValueError(
-                f"experts_per_token {self.experts_per_token} is more than experts = {self.experts}; change one of them"
-            )
-        if len(set(self.words)) < len(self.words) or any(len(word) < 2 for word in self.words):
-            raise ValueError("words must be different, of at least two characters each")
-        if self.experts and self.family not in ("qwen3", "qwen35", "gpt_oss"):
-            raise ValueError(
-                f"the family {self.family} has no experts; remove experts, or choose qwen3, qwen35 or gpt_oss"
-            )
-        if self.window and (self.family not in ("qwen3", "gpt_oss") or (self.family == "qwen3" and self.experts)):
-            raise ValueError("only a Qwen3 without experts and a GPT-OSS have windows in some layers; remove window")
-        return self
 
 
 @models.register("tiny", options=TinyModelOptions)
@@ -131,8 +66,6 @@ class TinyModel:
         """Returns a model with weights drawn from the seed; the global random state does not change."""
         import torch
         from transformers import AutoModelForCausalLM
-
-        from astraflow.models.tiny_families import tiny_configuration
 
         configuration = tiny_configuration(self._options)
         with torch.random.fork_rng(devices=[]):

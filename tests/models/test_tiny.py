@@ -13,7 +13,8 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.models import models
 from astraflow.models.base import Example, ExamplesSource, Transcript, WarmStartOptions, WarmStartProgress
 from astraflow.models.causal import check_supported, named_weights
-from astraflow.models.tiny import TinyModel, TinyModelOptions
+from astraflow.models.tiny import TinyModel
+from astraflow.models.tiny_options import TinyModelOptions
 from astraflow.models.warm_start import _tokens
 from tests.errors import raises_code
 
