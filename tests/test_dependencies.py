@@ -168,6 +168,10 @@ def test_a_service_imports_only_packages_that_its_extra_installs(extras: str, mo
     imported_with(extras, *modules)
 
 
+def test_the_page_loads_x509_only_for_a_run_with_tls() -> None:
+    assert "cryptography" not in imported_with("web", "web.__main__", "web.app"), "it takes 8 MB"
+
+
 def test_the_extra_for_one_machine_has_every_service() -> None:
     names = ["agents", "engines", "fleet", "maintainer", "metrics", "train", "web"]
     assert installed_with("local") == set[str]().union(*map(installed_with, names))

@@ -11,8 +11,8 @@ import grpc
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.wire.errors import from_status, is_from_service
-from astraflow.wire.pinning import read_ca_certificates, read_key_pair
 from astraflow.wire.tls_diagnosis import diagnose_tls
+from astraflow.wire.tls_files import read_ca_certificates, read_key_pair
 
 if TYPE_CHECKING:
     from astraflow.access.authority import Authority

@@ -16,7 +16,7 @@ from astraflow.runtime.http.hosts import host_port, is_loopback
 from astraflow.wire.channel import MAX_MESSAGE_BYTES
 from astraflow.wire.incoming_calls import CallInterceptor
 from astraflow.wire.listener_limits import DATA_LIMITS, ListenerLimits, limits_without_certificates
-from astraflow.wire.pinning import read_ca_certificates, read_key_pair
+from astraflow.wire.tls_files import read_ca_certificates, read_key_pair
 
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
