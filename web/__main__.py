@@ -17,7 +17,7 @@ from astraflow.runtime import logs
 from astraflow.runtime.http.hosts import may_show_link
 from astraflow.runtime.service import FOLLOW_PARENT, run_process
 from web.accounts.login_links import address_of, write_link
-from web.database.db import DATABASE_URL_VARIABLE
+from web.database.db import DATABASE_URL_VARIABLE, open_database
 from web.process_settings import Settings
 from web.service import serve
 
@@ -48,9 +48,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     async def run(stop: asyncio.Event) -> None:
         settings = _settings(options)
+        _migrate_database(settings)
         await serve(settings, stop=stop, on_ready=lambda link: _print_ready(settings.directory, link))
 
     return run_process(run, has_large_messages=False)
+
+
+def _migrate_database(settings: Settings) -> None:
+    """Creates or migrates the database in a child process, so that this one does not keep the 11 MB of the migration.
+    `serve` opens it again, and reports what is wrong with it."""
+    if child := os.fork():
+        os.waitpid(child, 0)
+        return
+    try:
+        settings.check()
+        open_database(settings.directory, settings.database).close()
+    finally:
+        os._exit(0)
 
 
 _LIMITS = {

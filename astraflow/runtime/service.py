@@ -8,7 +8,7 @@ import signal
 import stat
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,8 @@ def run_process(
     use_private_caches()
     if has_large_messages:
         prepare_for_large_messages()
+    else:
+        _set_allocator({_M_ARENA_MAX: 1})  # each thread has a heap of its own by default: 8 MB of the page
     try:
         uvloop.run(_with_stop(main, signals))
     except* AstraFlowError as problems:
@@ -190,6 +192,7 @@ def _on_parent_pipe(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Non
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 
 _LARGEST_FROM_HEAP = 32 * 2**20
 """Largest value that glibc accepts: larger blocks have separate mappings."""
@@ -209,7 +212,11 @@ def prepare_for_large_messages() -> None:
     many small objects without cycles, so the collector also runs less often. Without glibc only the latter applies.
     """
     gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
+    _set_allocator({_M_MMAP_THRESHOLD: _LARGEST_FROM_HEAP, _M_TRIM_THRESHOLD: _RETAINED_FREE_BYTES})
+
+
+def _set_allocator(parameters: Mapping[int, int]) -> None:
+    """Sets parameters of glibc's allocator; without glibc it does nothing."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP)
-        mallopt(_M_TRIM_THRESHOLD, _RETAINED_FREE_BYTES)
+    for parameter, value in parameters.items() if mallopt is not None else ():
+        mallopt(parameter, value)

@@ -243,13 +243,15 @@ def panel_view(panel: Panel, *rows: Sequence[Row]) -> PanelView:
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """Returns the points of a polyline in a box of 1000 by 100 units, for pages without scripts.
+    """Returns the points of a polyline in a box of 1000 by 100 units, for pages without scripts. Of many values, it has
+    the lowest and the highest of each stretch.
 
     >>> sparkline([0.0, None, 4.0])
     '0,100 1000,0'
     """
-    stride = max(1, -(-len(values) // SPARKLINE_POINTS))
-    shown = values[::-1][::stride][::-1]
+    width = max(1, -(-2 * len(values) // SPARKLINE_POINTS))
+    stretches = [values[start : start + width] for start in range(0, len(values), width)]
+    shown = values if width <= 2 else [value for stretch in stretches for value in _extremes(stretch)]
     known = [value for value in shown if value is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     scale_x, scale_y = 1000 / max(1, len(shown) - 1), 100 / ((high - low) or 1.0)
@@ -258,6 +260,13 @@ def sparkline(values: Sequence[float | None]) -> str:
         for index, value in enumerate(shown)
         if value is not None
     )
+
+
+def _extremes(values: Sequence[float | None]) -> list[float | None]:
+    """Returns the lowest and the highest value in their order; twice None without values."""
+    known = [(value, index) for index, value in enumerate(values) if value is not None]
+    ends = sorted((min(known), max(known)), key=lambda entry: entry[1]) if known else []
+    return [value for value, _ in ends] or [None, None]
 
 
 def value_text(value: float | None, kind: str) -> str:

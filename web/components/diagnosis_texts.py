@@ -71,7 +71,7 @@ def _figure(stage: Stage, stream: StreamReport, diagnosis: Diagnosis) -> str:
     if stage is Stage.VERIFIER:
         return f"{formats.rate(stream.produced_per_s)} groups/s pass"
     if stage is Stage.BUFFER:
-        return f"{formats.count(stream.groups.buffered)} of {formats.several(stream.batch_groups, 'group')}"
+        return f"{formats.several(stream.groups.buffered, 'group')}, a batch has {formats.count(stream.batch_groups)}"
     if stage is Stage.TRAINER:
         demand = f", needs {formats.rate(balance.demand)} groups/s" if balance.demand is not None else ""
         waits = f"waits {formats.percent(diagnosis.wait)}" if stream.training.steps else "no step yet"

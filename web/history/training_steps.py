@@ -1,8 +1,11 @@
 """Training steps in the page's database: every step of each policy, exactly, for as long as its run is recorded."""
 
+import heapq
 import math
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -71,8 +74,9 @@ def training_rows(
 ) -> TrainingRows:
     """Returns the steps of a policy from `since` to before `until`; None: as far as recorded.
 
-    at_most: if there are more steps, returns about this number of them: those with the lowest and the highest value of
-    `metric` in stretches of equal length, or without a metric evenly spaced ones and the last; None returns all.
+    at_most: if there are more steps, returns at most this number of them: those with the lowest and the highest value
+    of `metric` in stretches of equal length; without a metric a half that is evenly spaced, with the last, and those
+    whose values lie farthest beyond the spaced ones beside them, so that no spike is missed. None returns all.
     """
     conditions = [col(TrainingStepRow.run_id) == run_id, col(TrainingStepRow.policy) == policy]
     conditions += [] if since is None else [col(TrainingStepRow.at) >= since]
@@ -86,9 +90,11 @@ def training_rows(
     if metric:
         chosen = _extremes(session.execute(query), metric, -(-count // max(1, at_most // 2)))
         return TrainingRows(rows=_rows(chosen), thinned_from=count)
-    stride = -(-count // max(1, at_most - 1))
-    spaced = query.where(((step - first) % stride == 0) | (step == last))
-    return TrainingRows(rows=_rows(session.execute(spaced)), thinned_from=count)
+    stride = -(-count // max(1, at_most // 2 - 1))
+    spaced = session.execute(query.where(((step - first) % stride == 0) | (step == last))).all()
+    outliers = _outliers(session.execute(query), spaced, at_most - len(spaced))
+    chosen = sorted([*spaced, *outliers], key=lambda row: row.step)
+    return TrainingRows(rows=_rows(chosen), thinned_from=count)
 
 
 def step_numbers(session: Session, run_id: int, policy: str, metric: str) -> list[tuple[float, int, float | None]]:
@@ -121,7 +127,7 @@ def _extremes(rows: Any, metric: str, width: int) -> Iterator[Any]:
         if index % width == 0:
             yield from _in_order(low, high)
             low = high = None
-        value = row.reward if metric == ROLLOUT_REWARD else orjson.loads(row.metrics_json).get(metric)
+        value = _metrics(row).get(metric)
         if value is not None and (low is None or value < low[0]):
             low = value, index, row
         if value is not None and (high is None or value > high[0]):
@@ -134,6 +140,45 @@ def _in_order(low: tuple[float, int, Any] | None, high: tuple[float, int, Any] |
     return [chosen[index] for index in sorted(chosen)]
 
 
+def _outliers(rows: Iterable[Any], spaced: Sequence[Any], count: int) -> list[Any]:
+    """Returns the rows with a value farthest beyond those of the two rows beside it in `spaced`, in proportion to the
+    range of the metric there. Rows in `spaced` are left out."""
+    if count <= 0:
+        return []
+    known = [_metrics(row) for row in spaced]
+    names = {name for metrics in known for name in metrics}
+    ranges = {name: _range([metrics.get(name) for metrics in known]) for name in names}
+    widths = {name: (ends[1] - ends[0]) or 1e-12 for name, ends in ranges.items() if ends is not None}
+    beside = [
+        {name: ends for name in widths if (ends := _range([left.get(name), right.get(name)])) is not None}
+        for left, right in pairwise(known)
+    ]
+    numbers = [row.step for row in spaced]
+
+    def excess(row: Any) -> float:
+        near = beside[min(bisect_right(numbers, row.step), len(beside)) - 1]
+        return max(
+            (
+                max(near[name][0] - value, value - near[name][1]) / widths[name]
+                for name, value in _metrics(row).items()
+                if value is not None and name in near
+            ),
+            default=0.0,
+        )
+
+    skipped = set(numbers)
+    return heapq.nlargest(count, (row for row in rows if row.step not in skipped), key=excess)
+
+
+def _range(values: Iterable[float | None]) -> tuple[float, float] | None:
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return (min(finite), max(finite)) if finite else None
+
+
+def _metrics(row: Any) -> dict[str, float | None]:
+    return {ROLLOUT_REWARD: row.reward, **orjson.loads(row.metrics_json)}
+
+
 def _rows(stored: Any) -> list[Row]:
     others: set[str] = set()
     return [(row.at, _values(row, others)) for row in stored]
@@ -141,8 +186,7 @@ def _rows(stored: Any) -> list[Row]:
 
 def _values(row: Any, others: set[str]) -> dict[str, float | None]:
     """Returns the values of a step. others: names of metrics without a description and of reward terms so far."""
-    metrics = {ROLLOUT_REWARD: row.reward, **orjson.loads(row.metrics_json)}
-    shown = {name: value for name, value in metrics.items() if _is_shown(name, value, others)}
+    shown = {name: value for name, value in _metrics(row).items() if _is_shown(name, value, others)}
     return {**shown, **{name: getattr(row, name) for name in X_VALUES}}
 
 

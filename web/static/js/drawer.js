@@ -1,4 +1,6 @@
 // Opens the target of a link with data-drawer in the page's drawer, and shows the link's address.
+import { dispatch } from "./address.js";
+
 export function drawer(element) {
   const body = element.querySelector("#drawer-body");
   let opener = null;
@@ -25,7 +27,7 @@ export function drawer(element) {
     opener = link;
     element.hidden = false;
     history.replaceState(null, "", href);
-    document.dispatchEvent(new CustomEvent("drawer-filled"));
+    dispatch("drawer-filled");
     element.querySelector(".drawer-close").focus();
   });
   element.addEventListener("click", (event) => {

@@ -1,4 +1,6 @@
 // Heat map of nodes: one tab stop; arrows, Home, End and the pointer move the cursor, Enter and a click open the node.
+import { root } from "./address.js";
+
 const ASK_MS = 120;
 
 export function heatmap(element) {
@@ -10,8 +12,8 @@ export function heatmap(element) {
   let timer = null;
 
   const facts = () => {
-    const { across, count, side } = element.querySelector(".heatmap-plot").dataset;
-    return { across: Number(across), count: Number(count), side: Number(side) };
+    const [across, count, side] = ["across", "count", "side"].map((name) => Number(element.querySelector(".heatmap-plot").dataset[name]));
+    return { across, count, side };
   };
 
   const go = (next) => {
@@ -30,7 +32,7 @@ export function heatmap(element) {
     if (!answer.ok || cell !== place) return;
     const node = await answer.json();
     words.textContent = node.words;
-    href = document.documentElement.dataset.root + node.href;
+    href = root + node.href;
   };
 
   const open = async () => {

@@ -1,5 +1,5 @@
 // WebSocket of the page: receives frames, patches the named elements, reconnects, and resumes after the last frame.
-import { changeAddress } from "./address.js";
+import { changeAddress, dispatch, root } from "./address.js";
 import { pausePolling } from "./polling.js";
 import { dataReceived, connectionLost, setPaused } from "./age.js";
 import { patchLiveTexts } from "./live_text.js";
@@ -52,7 +52,7 @@ function connect() {
   clearTimeout(timer);
   timer = null;
   const scheme = location.protocol === "https:" ? "wss" : "ws";
-  const own = new WebSocket(`${scheme}://${location.host}${document.documentElement.dataset.root}/live?after=${sequence}&run=${encodeURIComponent(frame.run)}${watchedRows()}`);
+  const own = new WebSocket(`${scheme}://${location.host}${root}/live?after=${sequence}&run=${encodeURIComponent(frame.run)}${watchedRows()}`);
   socket = own;
   own.onmessage = (event) => receive(JSON.parse(event.data));
   own.onclose = (event) => {
@@ -119,8 +119,4 @@ function patchRegions(regions) {
     }
     dispatch("live-region");
   }
-}
-
-function dispatch(name) {
-  document.body.dispatchEvent(new CustomEvent(name, { bubbles: true }));
 }

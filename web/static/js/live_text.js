@@ -1,7 +1,9 @@
 // Live texts: patches each element with data-live-text with the text of its key.
+import { onReplaced } from "./address.js";
+
 let index = null;
 
-for (const name of ["htmx:after:swap", "live-region"]) document.addEventListener(name, () => (index = null));
+onReplaced(() => (index = null));
 
 export function patchLiveTexts(liveTexts) {
   index ??= indexed();
@@ -31,11 +33,10 @@ function setBar(element, text) {
 }
 
 function indexed() {
-  const found = new Map();
+  const elements = new Map();
   for (const element of document.querySelectorAll("[data-live-text]")) {
-    const key = element.dataset.liveText;
-    if (!found.has(key)) found.set(key, []);
-    found.get(key).push(element);
+    const { liveText } = element.dataset;
+    elements.set(liveText, [...(elements.get(liveText) ?? []), element]);
   }
-  return found;
+  return elements;
 }

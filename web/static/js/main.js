@@ -1,4 +1,5 @@
 // Attaches behaviours to elements with data-behavior, at load and after every swap.
+import { onReplaced } from "./address.js";
 import { age } from "./age.js";
 import { dialog } from "./dialog.js";
 import { focusFlash } from "./focus.js";
@@ -30,6 +31,4 @@ export function attach(root) {
 }
 
 attach(document).finally(() => document.documentElement.classList.add("has-script"));
-document.addEventListener("htmx:after:swap", () => attach(document));
-document.addEventListener("live-region", () => attach(document));
-document.addEventListener("drawer-filled", () => attach(document));
+onReplaced(() => attach(document));

@@ -1,4 +1,6 @@
 // Node table: row texts arrive over the page's WebSocket; the table is fetched again when its set of rows changes.
+import { dispatch } from "./address.js";
+
 const EVERY_MS = 5000;
 let fetchedAt = 0;
 let timer = null;
@@ -19,7 +21,7 @@ export function updateMembers(members) {
     timer = null;
     if (document.querySelector("dialog[open]")) return; // the next message repeats it
     fetchedAt = Date.now();
-    document.body.dispatchEvent(new CustomEvent("changed-nodes", { bubbles: true }));
+    dispatch("changed-nodes");
   }, Math.max(0, fetchedAt + EVERY_MS - Date.now()));
 }
 

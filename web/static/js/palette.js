@@ -1,5 +1,7 @@
 // Command palette: loads its entries when it opens and filters them while typing. If the server has more entries, such
 // as thousands of nodes, each input also queries the server.
+import { root } from "./address.js";
+
 const SHOWN = 12;
 const ASK_MS = 150;
 
@@ -82,7 +84,7 @@ export function palette(dialog) {
     dialog.close();
     const control = entry.press && document.querySelector(`[data-key="${CSS.escape(entry.press)}"]`);
     if (control) control.click();
-    else if (entry.href) location.assign(document.documentElement.dataset.root + entry.href);
+    else if (entry.href) location.assign(root + entry.href);
   };
 
   input.addEventListener("input", typed);

@@ -1,6 +1,7 @@
 // Draws a panel of web/charts/panels.py with uPlot, while it is visible. Its colours are those of its legend's swatches.
 import { duration, lagText, nodeName, tickText, valueText } from "./formats.js";
 import { gestures, moveCursor, onCursor, pageCursor } from "./plotgestures.js";
+import { drawGaps, gapsOf } from "./plotgaps.js";
 import { colour, drawMarks, textOfMarks } from "./plotmarks.js";
 import { columnsOf, smoothed } from "./plotdata.js";
 import { change, onSettings, settings } from "./plotcontrols.js";
@@ -69,7 +70,8 @@ export function plot(figure) {
     current = options();
     const next = columnsOf(current, settings.x);
     if (!next) return;
-    const isSame = u && !view.isNew && next.kind === shown.kind && next.lines.length === shown.lines.length && next.lines.every(({ value, table }, place) => value === shown.lines[place].value && table === shown.lines[place].table);
+    next.key = JSON.stringify([next.kind, next.lines]);
+    const isSame = u && !view.isNew && next.key === shown.key;
     shown = next;
     [view.isDirty, view.isNew] = [false, false];
     const data = [shown.xs, ...shown.drawn, ...extra()];
@@ -136,17 +138,16 @@ export function plot(figure) {
       if (reading) reading.textContent = "";
       return;
     }
-    const isMissing = shown.values.every((column) => (column[place] ?? null) === null);
-    reading.textContent = [xText(shown, place), isMissing ? current.reason : "", textOfMarks(u, shown, place)].filter(Boolean).join(" · ");
+    const gap = shown.values.every((column) => (column[place] ?? null) === null) && gapsOf(shown, current.reason).find(({ from, to }) => from <= shown.xs[place] && shown.xs[place] <= to);
+    reading.textContent = [xText(shown, place), gap ? gap.text : "", textOfMarks(u, shown, place)].filter(Boolean).join(" · ");
     const half = reading.offsetWidth / 2;
     const x = host.offsetLeft + u.over.offsetLeft + u.valToPos(shown.xs[place], "x");
     reading.style.setProperty("--reading-x", `${Math.min(figure.clientWidth - half, Math.max(half, x))}px`);
   }
 
   function definition() {
-    const style = getComputedStyle(figure);
     const ink = colour(figure, "--ink-3");
-    const font = `11px ${style.fontFamily}`;
+    const font = `11px ${getComputedStyle(figure).fontFamily}`;
     const axis = { stroke: ink, font, ticks: { show: false }, grid: { stroke: colour(figure, "--grid"), width: 1 }, show: !current.isBare };
     const isStrips = current.form === "strips";
     const y = isStrips ? stripAxes(axis) : [{ ...axis, size: figure.matches(".multiple") ? 50 : 44, gap: 4, space: current.height > 100 ? 36 : 22, values: (_, ticks) => ticks.map((tick) => (tick === null || (settings.isLog && !isRound(tick)) ? "" : tickText(tick, current.format))) }];
@@ -162,7 +163,7 @@ export function plot(figure) {
       bands: bandsOf(),
       hooks: {
         drawClear: [() => isStrips && drawStrips()],
-        draw: [() => drawLimit(ink), () => current.isBare || drawMarks(figure, u, shown)],
+        draw: [() => drawLimit(ink), () => current.isBare || drawMarks(figure, u, shown), () => current.isBare || isStrips || drawGaps(u, shown, current.reason, ink)],
         setSelect: [(self) => self.select.width > 4 && (handle.zoom(self.posToVal(self.select.left, "x"), self.posToVal(self.select.left + self.select.width, "x")), self.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false))],
       },
     };
@@ -180,13 +181,13 @@ export function plot(figure) {
 
   function yScale() {
     if (current.form === "shares") return { range: [0, 1] };
-    const known = shown.drawn.flat().filter((value) => value !== null && value !== undefined && value !== 0);
+    const known = shown.drawn.flat().filter(Boolean);
     const isPositive = known.every((value) => value > 0);
     if (settings.isLog && known.length && !current.isBare)
       return isPositive ? { distr: 3, range: (_, low, high) => (low ? [low / 1.1, high * 1.1] : [1, 10]) } : { distr: 4, asinh: Math.min(...known.map(Math.abs)) };
     return {
       range: (_, low, high) => {
-        const ends = [low, high, current.limit, current.fromZero ? 0 : null].filter((end) => end !== null && end !== undefined);
+        const ends = [low, high, current.limit, current.fromZero ? 0 : null].filter((end) => (end ?? null) !== null);
         const [bottom, top] = [Math.min(...ends), Math.max(current.atLeast ?? -Infinity, ...ends)];
         if (!Number.isFinite(bottom + top)) return [0, current.atLeast ?? 1];
         if (bottom === top) return [bottom - (Math.abs(bottom) / 10 || 1), top + (Math.abs(top) / 10 || 1)];
@@ -290,10 +291,9 @@ const filled = (style) => !/^rgba\(0, 0, 0, 0\)$|transparent/.test(style.backgro
 function xText({ kind, xs, table }, place) {
   const x = xs[place];
   const steps = kind !== "step" && table.kinds.step ? convert(table, kind, "step", x) : null;
-  const step = steps === null ? "" : `step ${valueText(Math.round(steps), "count")}`;
-  if (kind === "time") return [new Date(x * 1000).toLocaleTimeString(), step].filter(Boolean).join(" · ");
-  if (kind === "elapsed") return [duration(x), step].filter(Boolean).join(" · ");
-  return kind === "step" ? `step ${valueText(Math.round(x), "count")}` : [valueText(x, kind), step].filter(Boolean).join(" · ");
+  const stepText = (step) => `step ${valueText(Math.round(step), "count")}`;
+  const texts = { time: () => new Date(x * 1000).toLocaleTimeString(), elapsed: () => duration(x), step: () => stepText(x) };
+  return [texts[kind]?.() ?? valueText(x, kind), steps === null ? "" : stepText(steps)].filter(Boolean).join(" · ");
 }
 
 function xTick(tick, kind, step) {

@@ -1,4 +1,5 @@
 // Annotations of charts: vertical lines, and above some charts links to their events.
+import { root } from "./address.js";
 import { convert } from "./tables.js";
 
 const MERGE_PX = 10;
@@ -67,7 +68,7 @@ function newLink(lane, [number, , kind, , path]) {
   const link = Object.assign(document.createElement("a"), { className: `mark ${kind}`, tabIndex: -1 });
   const ordinal = /^\/events\/(\d+)$/.exec(path)?.[1];
   link.dataset.number = number;
-  link.href = ordinal ? lane.dataset.href.replace("{}", ordinal) : document.documentElement.dataset.root + path;
+  link.href = ordinal ? lane.dataset.href.replace("{}", ordinal) : root + path;
   if (ordinal && "drawers" in lane.dataset) {
     link.dataset.drawer = "";
     link.dataset.ordinal = ordinal;

@@ -1,4 +1,6 @@
 // Tables behind the page's charts: columns of numbers as web/charts/tables.py sends them. The live feed appends rows.
+import { dispatch, onReplaced, root } from "./address.js";
+
 const MAX_ROWS = 4000;
 const FETCH_EVERY_MS = 2000;
 const tables = new Map(); // by id; null while the page has no such table
@@ -61,18 +63,14 @@ function append(table, row, lags = {}) {
   for (const [name, column] of Object.entries(table.lags)) column.push(lags[name] ?? null);
   table.length += 1;
   if (table.length <= MAX_ROWS) return;
-  for (const column of [...Object.values(table.columns), ...Object.values(table.lags)]) column.shift();
+  for (const column of Object.values({ ...table.columns, ...table.lags })) column.shift();
   table.length -= 1;
 }
 
-function tell() {
-  listeners.forEach((listener) => listener());
-}
+const tell = () => listeners.forEach((listener) => listener());
 
 function parsed(holder) {
-  if (!holder) return null;
-  const text = holder.textContent;
-  return { ...unpacked(JSON.parse(text)), holder, text };
+  return holder && { ...unpacked(JSON.parse(holder.textContent)), text: holder.textContent };
 }
 
 function unpacked(sent) {
@@ -95,12 +93,12 @@ function summed(steps) {
 // Fetches rows of the tables with a source: those after the last, or those between two times.
 async function fetchRows(from = null, to = null) {
   for (const table of [...tables.values()].filter((known) => known?.source)) {
-    const range = from === null ? `&from=${(table.columns.at.at(-1) ?? 0) + 0.01}&to=${(table.columns.at.at(-1) ?? 0) + 1e6}` : `&from=${from}&to=${to}`;
-    const answer = await fetch(`${document.documentElement.dataset.root}${table.source}${range}`);
+    const last = table.columns.at.at(-1) ?? 0;
+    const answer = await fetch(`${root}${table.source}&from=${from ?? last + 0.01}&to=${to ?? last + 1e6}`);
     if (!answer.ok) continue; // the next step repeats it
     const more = unpacked(await answer.json());
     if (Object.keys(more.columns).some((name) => !table.columns[name]))
-      document.body.dispatchEvent(new CustomEvent("new-columns", { bubbles: true }));
+      dispatch("new-columns");
     else if (more.length) merge(table, more);
   }
 }
@@ -135,7 +133,7 @@ document.addEventListener("changed-training", () => {
     fetchRows();
   }, FETCH_EVERY_MS);
 });
-for (const name of ["htmx:after:swap", "live-region"]) document.addEventListener(name, refresh);
+onReplaced(refresh);
 
 // Reads the tables that a swap replaced.
 function refresh() {

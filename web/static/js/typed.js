@@ -1,5 +1,7 @@
 // Keeps what was typed into forms while a person logs in again. The server sets the cookie when it refuses a form because
 // its session has ended. Passwords and hidden fields are not kept, and nothing outlives the tab.
+import { root } from "./address.js";
+
 const STORE = "astraflow-typed";
 const COOKIE = "astraflow_typed";
 const NOT_KEPT = ["hidden", "password", "file", "submit", "button", "fieldset"];
@@ -47,7 +49,7 @@ function takeKept() {
   const kept = JSON.parse(sessionStorage.getItem(STORE) ?? "null");
   if (isRefused && kept?.page !== location.pathname) return {}; // the error page, or the login
   sessionStorage.removeItem(STORE);
-  document.cookie = `${COOKIE}=; max-age=0; path=${document.documentElement.dataset.root}/`;
+  document.cookie = `${COOKIE}=; max-age=0; path=${root}/`;
   return isRefused ? kept.forms : {};
 }
 
