@@ -218,5 +218,7 @@ def prepare_for_large_messages() -> None:
 def _set_allocator(parameters: Mapping[int, int]) -> None:
     """Sets parameters of glibc's allocator; without glibc it does nothing."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    for parameter, value in parameters.items() if mallopt is not None else ():
+    if mallopt is None:
+        return
+    for parameter, value in parameters.items():
         mallopt(parameter, value)

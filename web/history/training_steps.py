@@ -88,8 +88,8 @@ def training_rows(
     if at_most is None or count <= at_most:
         return TrainingRows(rows=_rows(session.execute(query)))
     if metric:
-        chosen = _extremes(session.execute(query), metric, -(-count // max(1, at_most // 2)))
-        return TrainingRows(rows=_rows(chosen), thinned_from=count)
+        extremes = _extremes(session.execute(query), metric, -(-count // max(1, at_most // 2)))
+        return TrainingRows(rows=_rows(extremes), thinned_from=count)
     stride = -(-count // max(1, at_most // 2 - 1))
     spaced = session.execute(query.where(((step - first) % stride == 0) | (step == last))).all()
     outliers = _outliers(session.execute(query), spaced, at_most - len(spaced))
