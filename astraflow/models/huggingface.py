@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+from pydantic import Field
+
 from astraflow.contract.errors import InvalidInput
 from astraflow.models import models
 from astraflow.models.base import Example, OnProgress
@@ -40,6 +42,8 @@ class HuggingFaceOptions(Config):
     thinking: Annotated[bool | None, SettableBy.AGENT] = None
     """Whether the model thinks before it answers, for chat templates that know `enable_thinking`, as those of Qwen3 do;
     None: the template's default."""
+    template_values: Annotated[dict[str, bool | int | str], SettableBy.AGENT] = Field(default_factory=dict)
+    """Further variables of the chat template, such as `{ reasoning_effort = "low" }` for GPT-OSS."""
     renderer: Annotated[str, SettableBy.RECIPE] = ""
     """Chat format of the package `renderers` (`pip install astraflow[renderers]`), such as `llama-3` or `kimi-k2`, for
     models whose calls of tools have a form of their own; empty: the chat template of the tokenizer."""
@@ -86,9 +90,13 @@ class HuggingFaceModel:
             tokenizer,
             vocab_size=max(config.get_text_config().vocab_size, len(tokenizer)),
             stop_tokens=_stop_tokens(folder, config, tokenizer),
-            template_values={} if self._options.thinking is None else {"enable_thinking": self._options.thinking},
+            template_values=self._template_values(),
             renderer=self._options.renderer,
         )
+
+    def _template_values(self) -> dict[str, bool | int | str]:
+        thinking = self._options.thinking
+        return {**self._options.template_values, **({} if thinking is None else {"enable_thinking": thinking})}
 
     def architecture(self) -> PreTrainedModel:
         """Returns the model with uninitialized memory for weights: reads no file and draws no random numbers."""
@@ -171,7 +179,7 @@ def adapted_tokenizer(
     *,
     vocab_size: int,
     stop_tokens: tuple[int, ...],
-    template_values: Mapping[str, bool],
+    template_values: Mapping[str, bool | int | str],
     renderer: str = "",
 ) -> HuggingFaceTokenizer:
     """Returns the adapter for the tokenizer's chat format. Arguments: as of `HuggingFaceTokenizer`.

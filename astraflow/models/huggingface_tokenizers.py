@@ -47,7 +47,7 @@ class HuggingFaceTokenizer:
         *,
         vocab_size: int,
         stop_tokens: tuple[int, ...],
-        template_values: Mapping[str, bool] | None = None,
+        template_values: Mapping[str, bool | int | str] | None = None,
     ) -> None:
         """vocab_size: vocabulary size of the model, whose embedding may be padded beyond the tokenizer's own count.
         template_values: variables of the chat template, such as `enable_thinking`."""

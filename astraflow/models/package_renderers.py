@@ -39,7 +39,7 @@ class RenderedTokenizer(HuggingFaceTokenizer):
         name: str,
         *,
         vocab_size: int,
-        template_values: Mapping[str, bool] | None = None,
+        template_values: Mapping[str, bool | int | str] | None = None,
     ) -> None:
         """name: of the renderer in the package. template_values: its options of the same names.
 
@@ -142,7 +142,9 @@ class RenderedTokenizer(HuggingFaceTokenizer):
             ) from problem
 
 
-def _renderer(tokenizer: HuggingFaceTokenizer, name: str, values: Mapping[str, bool]) -> "renderers.Renderer":
+def _renderer(
+    tokenizer: HuggingFaceTokenizer, name: str, values: Mapping[str, bool | int | str]
+) -> "renderers.Renderer":
     with needs_extra("renderers", to=f"use the renderer {name!r}"):
         import renderers
         from renderers.configs import config_from_name

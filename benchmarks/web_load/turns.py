@@ -106,7 +106,7 @@ class Recorder:
         """Adds the nodes of a report; returns the samples of the ten seconds that it ends."""
         return self._buckets.add(report)
 
-    def observe(self, run: str, report: Report, samples: Iterable[Sample]) -> None:
+    def observe(self, run: str, report: Report, samples: Iterable[Sample], fleet: object = None) -> None:
         """Evaluates the rules."""
         self._alerts.observe(report, samples)
 

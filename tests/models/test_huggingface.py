@@ -48,6 +48,15 @@ def test_a_node_needs_no_weight_files(folder: Path, tmp_path: Path) -> None:
         source.prepare()
 
 
+def test_variables_of_the_chat_template_are_those_of_the_options(folder: Path) -> None:
+    template = "{{ reasoning_effort }} {{ enable_thinking }} {{ messages[0].content }}"
+    (folder / "chat_template.jinja").write_text(template)
+    values = {"reasoning_effort": "low", "enable_thinking": True}
+    spec = {"kind": "huggingface", "path": str(folder), "thinking": False, "template_values": values}
+    tokenizer = build_tokenizer(spec)
+    assert tokenizer.decode(tokenizer.encode_chat([{"role": "user", "content": "hi"}])) == "low False hi"
+
+
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with raises_code(InvalidInput, "model.folder_not_found") as caught:
         models.build({"kind": "huggingface", "path": str(tmp_path / "qwen")}).architecture()

@@ -7,6 +7,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session, col, select
 
 from astraflow.contract.errors import Unavailable
+from astraflow.contract.fleet.pools import FleetStatus
 from astraflow.contract.reports.report import Report
 from astraflow.contract.reports.training_steps import TrainingStep
 from astraflow.runtime.clock import Clock
@@ -77,8 +78,9 @@ class AlertEngine:
         """Alerts of a run that fire."""
         return [alert for (_, name), alert in self._open.items() if name == run]
 
-    def observe(self, run: str, report: Report, samples: Iterable[Sample]) -> None:
-        """Evaluates a report of a run and what will be recorded of it."""
+    def observe(self, run: str, report: Report, samples: Iterable[Sample], fleet: FleetStatus | None = None) -> None:
+        """Evaluates a report of a run and what will be recorded of it. fleet: status of its fleet service, on which
+        diagnoses depend."""
         watch = self._runs.get(run)
         if watch is None:
             watch = self._runs[run] = RunWatch(run)
@@ -86,7 +88,7 @@ class AlertEngine:
             for rule in self._rules.values():
                 self._put(watch, rule)
         self._observed_at[run] = self._clock.now()
-        watch.observe(report, samples)
+        watch.observe(report, samples, fleet)
 
     def observe_steps(self, run: str, steps: Iterable[TrainingStep]) -> None:
         """Evaluates training steps of a run that has reported, exactly as they were reported."""

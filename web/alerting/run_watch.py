@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from astraflow.contract.fleet.pools import FleetStatus
 from astraflow.contract.records import render
 from astraflow.contract.reports.diagnosis import LimitingCause, diagnose
 from astraflow.contract.reports.report import Report
@@ -38,13 +39,13 @@ class RunWatch:
         self._event_at.pop(rule_id, None)
         self._by_subject.clear()
 
-    def observe(self, report: Report, samples: Iterable[Sample]) -> None:
-        """Evaluates a report and the samples that were recorded from it."""
+    def observe(self, report: Report, samples: Iterable[Sample], fleet: FleetStatus | None = None) -> None:
+        """Evaluates a report and the samples that were recorded from it. fleet: status of the run's fleet service."""
         self.reported_at = report.at
         if not self.watches:
             return
         self.add_samples(samples)
-        self._add_records(report)
+        self._add_records(report, fleet)
         self.advance(report.at)
 
     def add_samples(self, samples: Iterable[Sample]) -> None:
@@ -86,16 +87,16 @@ class RunWatch:
             self._by_subject[subject] = watches
         return watches
 
-    def _add_records(self, report: Report) -> None:
+    def _add_records(self, report: Report, fleet: FleetStatus | None) -> None:
         newest_at = max((event.at for event in report.events), default=0.0)
         for rule_id, watch in self.watches.items():
             if watch.spec.is_of_records:
-                texts = record_texts(watch.spec, report, after=self._event_at.get(rule_id, 0.0))
+                texts = record_texts(watch.spec, report, fleet, after=self._event_at.get(rule_id, 0.0))
                 watch.add_occurrences(texts, at=report.at)
                 self._event_at[rule_id] = max(self._event_at.get(rule_id, 0.0), newest_at)
 
 
-def record_texts(spec: RuleSpec, report: Report, *, after: float) -> dict[str, str]:
+def record_texts(spec: RuleSpec, report: Report, fleet: FleetStatus | None, *, after: float) -> dict[str, str]:
     """Returns the texts of a report's records that match a rule, by their subject. after: time of the latest event
     that was evaluated."""
     if spec.kind == EVENT:
@@ -109,7 +110,7 @@ def record_texts(spec: RuleSpec, report: Report, *, after: float) -> dict[str, s
     else:
         records = [
             (diagnosis.policy, f"{diagnosis.headline}: {diagnosis.because}")
-            for diagnosis in (diagnose(report, stream.policy) for stream in report.streams)
+            for diagnosis in (diagnose(report, stream.policy, fleet) for stream in report.streams)
             if spec.value in diagnosis_values(diagnosis.cause)
         ]
     return {subject or report.run: text for subject, text in records}

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError, CorruptData, DeadlineExceeded, RateLimited, Unavailable
+from astraflow.contract.fleet.pools import FleetStatus
 from astraflow.contract.reports.report import Report
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
@@ -55,8 +56,8 @@ class ReportRecorder(Protocol):
 class ReportObserver(Protocol):
     """Interface of the evaluation of alerts."""
 
-    def observe(self, run: str, report: Report, samples: Iterable[Sample]) -> None:
-        """Evaluates a report and what will be recorded of it."""
+    def observe(self, run: str, report: Report, samples: Iterable[Sample], fleet: FleetStatus | None = None) -> None:
+        """Evaluates a report and what will be recorded of it. fleet: status of the fleet service at the same time."""
 
 
 class Collector:
@@ -67,7 +68,7 @@ class Collector:
     twice. Time that is older than dataflow's seconds, and not recorded, is fetched as minutes.
 
     on_points: called with new points, oldest first, and the report they end with. on_feed: called when the state of the
-    connection may have changed.
+    connection may have changed. fleet_status: returns the current status of the fleet service; None without one.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Collector:
         clock: Clock,
         on_points: Callable[[Report, list[Point]], None],
         on_feed: Callable[[], None],
+        fleet_status: Callable[[], FleetStatus | None] = lambda: None,
     ) -> None:
         self._source = source
         self._state = state
@@ -88,6 +90,7 @@ class Collector:
         self._clock = clock
         self._on_points = on_points
         self._on_feed = on_feed
+        self._fleet_status = fleet_status
         self._checker = ReportChecker()
 
     async def run(self) -> None:
@@ -145,7 +148,7 @@ class Collector:
             points = await self._missing(report)
         point = self._state.update(report)
         samples = self._recorder.add(report, point)
-        self._observer.observe(report.run, report, samples)
+        self._observer.observe(report.run, report, samples, self._fleet_status())
         await asyncio.sleep(0)  # requests are served between the parts, each of which takes 15 ms with 10,000 nodes
         if point is not None:
             points.append(point)

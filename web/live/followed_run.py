@@ -104,6 +104,7 @@ class FollowedRun:
             clock=self.state.clock,
             on_points=on_points,
             on_feed=on_feed,
+            fleet_status=lambda: self.fleet.state.current_status,
         )
 
     async def _send_heartbeats(self) -> None:
@@ -243,7 +244,7 @@ async def followed_run(
             render_regions=_region_renderer(pages, fleet_state, lambda: state.problems),
             build=pages.build,
             extra_texts=lambda: header_texts(header_view(state.report, fleet_state, alerts=len(alerts.firing))),
-            fleet_status=lambda: None if fleet_state.is_stale else fleet_state.status,
+            fleet_status=lambda: fleet_state.current_status,
         )
         recorder = Recorder(
             database,

@@ -45,6 +45,11 @@ class FleetState:
         return self._snapshot.status
 
     @property
+    def current_status(self) -> FleetStatus | None:
+        """Newest status; None before the first, and once it is too old to describe the present."""
+        return None if self.is_stale else self.status
+
+    @property
     def connection(self) -> FleetConnection:
         """State of the connection."""
         return self._snapshot.connection

@@ -187,21 +187,23 @@ def test_before_the_first_step_the_first_batch_is_counted() -> None:
     assert diagnose(report, SOLVER).cause is LimitingCause.FIRST_STEP
 
 
+STOPPED_FLEET = FleetStatus(
+    cluster="c",
+    at=0.0,
+    pools=(),
+    kill=KillScope.ALL,
+    kill_reason="",
+    usd_per_hour=0.0,
+    usd_today=0.0,
+    last_sweep_at=None,
+    orphans=0,
+)
+
+
 def test_the_kill_switch_of_the_fleet_service_counts_at_once() -> None:
-    fleet = FleetStatus(
-        cluster="c",
-        at=0.0,
-        pools=(),
-        kill=KillScope.ALL,
-        kill_reason="",
-        usd_per_hour=0.0,
-        usd_today=0.0,
-        last_sweep_at=None,
-        orphans=0,
-    )
     report = state(ready=3)
-    assert diagnose(report, SOLVER, fleet).cause is LimitingCause.NODES_HELD
-    assert "the kill switch" in diagnose(report, SOLVER, fleet).remedy
+    assert diagnose(report, SOLVER, STOPPED_FLEET).cause is LimitingCause.NODES_HELD
+    assert "the kill switch" in diagnose(report, SOLVER, STOPPED_FLEET).remedy
 
 
 def test_the_most_urgent_policy_stands_for_the_run() -> None:

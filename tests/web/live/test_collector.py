@@ -67,7 +67,7 @@ class InMemoryRecorder:
         self.sequences.append(report.sequence)
         return []
 
-    def observe(self, run: str, report: Report, samples: object) -> None:
+    def observe(self, run: str, report: Report, samples: object, fleet: object = None) -> None:
         self.observed.append(report.sequence)
 
 
