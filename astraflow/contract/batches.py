@@ -9,6 +9,7 @@ from typing import overload
 import numpy as np
 
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.rollouts import token_columns
 from astraflow.contract.rollouts.trajectories import Trajectories, Trajectory, TrajectoryColumns
 
 
@@ -132,6 +133,7 @@ def joined_columns(parts: Sequence[Trajectories]) -> TrajectoryColumns:
         span_versions=[version for columns, begin, end in spans for version in columns.span_versions[begin:end]],
         tokens=np.concatenate([np.zeros(0, np.int32), *(part.tokens for part in parts)]),
         logprobs=np.concatenate([np.zeros(0, np.float32), *(part.logprobs for part in parts)]),
+        token_columns=token_columns.joined_columns([(part.token_columns, len(part.logprobs)) for part in parts]),
         built={
             first + index: item
             for first, part in zip(begins, parts, strict=False)

@@ -38,6 +38,7 @@ from astraflow.contract.rollouts.limits import MAX_ABS_REWARD
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.tasks import Lease, Task
 from astraflow.contract.rollouts.timelines import Hop
+from astraflow.contract.rollouts.token_columns import TokenColumn, TokenColumns
 from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.contract.values import Json
 from astraflow.contract.weight_reports import LinkReport
@@ -115,6 +116,8 @@ def same(left: Any, right: Any) -> bool:
         return type(left) is type(right) and all(
             same(getattr(left, field.name), getattr(right, field.name)) for field in dataclasses.fields(left)
         )
+    if isinstance(left, Mapping) and any(isinstance(value, np.ndarray) for value in left.values()):
+        return left.keys() == right.keys() and all(same(value, right[key]) for key, value in left.items())
     if isinstance(left, tuple):
         return isinstance(right, tuple) and len(left) == len(right) and all(map(same, left, right))
     return bool(left == right) and type(left) is type(right)
@@ -136,6 +139,24 @@ _DISCOUNTS = st.floats(0, 1)
 
 
 @st.composite
+def token_columns(draw: st.DrawFn, tokens: int) -> TokenColumns:
+    """Draws valid columns of so many tokens: none, the most likely tokens, what sampling kept, or both."""
+    width = draw(st.integers(1, 3))
+    size = tokens * width
+    columns: dict[TokenColumn, Any] = {}
+    if draw(st.booleans()):
+        ids = draw(st.lists(st.integers(-1, 2**31 - 1), min_size=size, max_size=size))
+        logprobs = draw(st.lists(st.floats(max_value=0, width=16, allow_nan=False), min_size=size, max_size=size))
+        columns[TokenColumn.TOP_TOKENS] = np.array(ids, "<i4").reshape(tokens, width)
+        columns[TokenColumn.TOP_LOGPROBS] = np.array(logprobs, "<f2").reshape(tokens, width)
+    if draw(st.booleans()):
+        masses = draw(st.lists(st.floats(0, 1, width=16), min_size=tokens, max_size=tokens))
+        columns[TokenColumn.KEPT_TOKENS] = np.full((tokens, 1), draw(st.integers(0, 2**31 - 1)), "<i4")
+        columns[TokenColumn.KEPT_MASS] = np.array(masses, "<f2").reshape(tokens, 1)
+    return columns
+
+
+@st.composite
 def _trajectories(draw: st.DrawFn) -> Trajectory:
     spans = tuple(draw(st.lists(values_of(Span), max_size=4)))
     written = sum(span.length for span in spans if span.version is not None)
@@ -153,6 +174,7 @@ def _trajectories(draw: st.DrawFn) -> Trajectory:
         turn_discounts=draw(per_turn(_DISCOUNTS, turns)),
         tokens=np.array(tokens, dtype=np.int32),
         logprobs=np.array(logprobs, dtype=np.float32),
+        token_columns=draw(token_columns(written)),
         spans=spans,
         reward=draw(_REWARDS),
     )
@@ -183,6 +205,7 @@ def _generations(draw: st.DrawFn) -> Generation:
         tokens=np.array(tokens, dtype=np.int32),
         logprobs=np.array(logprobs, dtype=np.float32),
         spans=spans,
+        columns=draw(token_columns(length)),
         routes=None,
     )
 

@@ -1,6 +1,6 @@
 """Request to an engine and its result: token ids in; token ids, logprobs and version spans out."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
+from astraflow.contract.rollouts.token_columns import TokenColumns, check_columns, joined_columns
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 
 UInt16Array: TypeAlias = npt.NDArray[np.uint16]
@@ -35,6 +36,10 @@ class Sampling:
     """Regular expression that the text must match; empty: none."""
     seed: int | None = None
     """Seed of the sampling; None: chosen by the engine."""
+    top_tokens: int = 0
+    """Number of most likely tokens that are recorded with their logprobs for each token; 0: none."""
+    with_kept: bool = False
+    """Records how many tokens `top_p`, `top_k` and `min_p` left, and their probability before."""
     with_routes: bool = False
     """Returns the experts that each token was routed to, for models with a mixture of experts."""
 
@@ -72,6 +77,8 @@ class Generation:
     routes: UInt16Array | None = None
     """Experts per token and layer: uint16 `[prompt + n - 1, layers, experts per token]`; None unless requested.
     Trajectories do not carry routes yet, so trainers do not replay them."""
+    columns: TokenColumns = field(default_factory=dict)
+    """What was recorded of each token, as requested. `[n, width]` each."""
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.logprobs) or sum(span.length for span in self.spans) != len(self.tokens):
@@ -80,6 +87,8 @@ class Generation:
                 "give one logprob per token and spans that cover all tokens",
                 code="generation.length_mismatch",
             )
+        if self.columns:
+            check_columns(self.columns, tokens=len(self.tokens))
 
 
 def joined(begun: Generation, rest: Generation) -> Generation:
@@ -95,5 +104,6 @@ def joined(begun: Generation, rest: Generation) -> Generation:
         logprobs=np.concatenate([begun.logprobs, rest.logprobs]),
         spans=tuple(spans),
         finish=rest.finish,
+        columns=joined_columns([(begun.columns, len(begun.tokens)), (rest.columns, len(rest.tokens))]),
         routes=rest.routes,  # the prompt of the rest is all before it
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, TaskId
 from astraflow.contract.rollouts.generation import Generation
+from astraflow.contract.rollouts.token_columns import columns_nbytes
 
 MAX_PARTIAL_ROLLOUT_BYTES = 8 * 2**20
 """Largest size of the tokens and logprobs in a partial rollout: a million tokens. A larger task is handed back without
@@ -25,7 +26,8 @@ class RecordedGeneration:
     @property
     def size_bytes(self) -> int:
         """Size of its arrays."""
-        return self.generation.tokens.nbytes + self.generation.logprobs.nbytes
+        generation = self.generation
+        return generation.tokens.nbytes + generation.logprobs.nbytes + columns_nbytes(generation.columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class PartialRollout:
     def __post_init__(self) -> None:
         if self.size_bytes > MAX_PARTIAL_ROLLOUT_BYTES:
             raise InvalidInput(
-                f"cannot hand back the partial rollout of task {str(self.task)!r}: its tokens and logprobs have "
+                f"cannot hand back the partial rollout of task {str(self.task)!r}: its arrays have "
                 f"{self.size_bytes} bytes, more than {MAX_PARTIAL_ROLLOUT_BYTES}; hand the task back without them",
                 code="partial_rollout.too_large",
             )

@@ -23,6 +23,13 @@ from astraflow.contract.rollouts.failures import Failure
 from astraflow.contract.rollouts.spans import Author, Span, cached_span
 from astraflow.contract.rollouts.spans import Ending as Ending  # part of the interface of trajectories
 from astraflow.contract.rollouts.timelines import Hop
+from astraflow.contract.rollouts.token_columns import (
+    TokenColumns,
+    check_columns,
+    columns_nbytes,
+    joined_columns,
+    section,
+)
 
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
@@ -78,6 +85,8 @@ class Trajectory:
     """End of each model-written token in `prompt_text + completion_text`, in characters; empty without texts."""
     calls: tuple[AgentCall, ...] = ()
     """Recorded calls of the agent program whose replies the model spans are; empty unless sampled, for people."""
+    token_columns: TokenColumns = field(default_factory=dict)
+    """What the engine recorded of each model-written token, where the algorithm needs it: `[model_tokens, width]`."""
     oldest_version: Version | None = field(init=False, repr=False, compare=False)
     """Oldest version that wrote a token, which determines the staleness; None when the model wrote nothing."""
 
@@ -97,6 +106,8 @@ class Trajectory:
             raise self._invalid(f"its spans do not cover its {len(self.tokens)} tokens; cover each exactly once")
         if written != len(self.logprobs):
             raise self._invalid(f"{written} model tokens but {len(self.logprobs)} logprobs; give one per model token")
+        if self.token_columns:
+            check_columns(self.token_columns, tokens=written)
         if not isfinite(self.reward):
             raise self._invalid(f"reward {self.reward} is not a finite number; give a finite one")
         if self.turn_rewards or self.turn_discounts:
@@ -204,6 +215,8 @@ class TrajectoryColumns:
     """Version that wrote the span, or `NO_VERSION`."""
     tokens: Int32Array
     logprobs: Float32Array
+    token_columns: TokenColumns = field(default_factory=dict)
+    """Of all model-written tokens; absent entries where a trajectory lacks a column that another one has."""
     built: dict[int, Trajectory] = field(default_factory=dict)
     """Trajectories that exist as objects: at least those with details, and those that were asked for."""
     token_ends: Sequence[int] = field(init=False)
@@ -256,6 +269,7 @@ class TrajectoryColumns:
             policy=self.policies[index],
             tokens=self.tokens[slice(*self.token_ends[index : index + 2])],
             logprobs=self.logprobs[slice(*self.logprob_ends[index : index + 2])],
+            token_columns=section(self.token_columns, *self.logprob_ends[index : index + 2]),
             spans=tuple([cached_span(length, version, speaker) for length, version, speaker in spans]),
             reward=self.rewards[index],
             is_truncated=self.is_truncated[index],
@@ -289,6 +303,9 @@ class Trajectories(Sequence[Trajectory]):
             span_versions=[NO_VERSION if span.version is None else span.version for span in spans],
             tokens=np.concatenate([np.zeros(0, np.int32), *(trajectory.tokens for trajectory in trajectories)]),
             logprobs=np.concatenate([np.zeros(0, np.float32), *(trajectory.logprobs for trajectory in trajectories)]),
+            token_columns=joined_columns(
+                [(trajectory.token_columns, trajectory.model_tokens) for trajectory in trajectories]
+            ),
             built=dict(enumerate(trajectories)),
         )
         return cls(columns, 0, len(columns))
@@ -341,6 +358,12 @@ class Trajectories(Sequence[Trajectory]):
         return self.columns.logprobs[self.columns.logprob_ends[self.begin] : self.columns.logprob_ends[self.end]]
 
     @property
+    def token_columns(self) -> TokenColumns:
+        """Columns of the model-written tokens of all trajectories, in order."""
+        ends = self.columns.logprob_ends
+        return section(self.columns.token_columns, ends[self.begin], ends[self.end])
+
+    @property
     def extremes(self) -> Extremes:
         """Extremes of tokens and logprobs of all trajectories."""
         is_whole = self.begin == 0 and self.end == len(self.columns)
@@ -349,7 +372,7 @@ class Trajectories(Sequence[Trajectory]):
     @property
     def size_bytes(self) -> int:
         """Size of the arrays. Bytes."""
-        return self.tokens.nbytes + self.logprobs.nbytes
+        return self.tokens.nbytes + self.logprobs.nbytes + columns_nbytes(self.token_columns)
 
     def with_details(self) -> list[tuple[int, Trajectory]]:
         """Returns the trajectories that have details, with their positions."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from astraflow.contract.rollouts.generation import Generation, Sampling, VersionSpan
+from astraflow.contract.rollouts.token_columns import section
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models import build_tokenizer
 from astraflow.models.tokenizers import ChatTokenizer
@@ -77,5 +78,6 @@ def _cut(generation: Generation, length: int) -> Generation:
         tokens=generation.tokens[:length],
         logprobs=generation.logprobs[:length],
         spans=tuple(spans),
+        columns=section(generation.columns, 0, length),
         routes=None,
     )

@@ -3,6 +3,7 @@
 import asyncio
 
 from astraflow.contract.ids import TaskId
+from astraflow.contract.rollouts.token_columns import columns_nbytes
 from astraflow.contract.rollouts.trajectories import Episode
 
 PUSH_EPISODES = 512
@@ -65,6 +66,7 @@ def _size_bytes(episode: Episode) -> int:
     return sum(
         trajectory.tokens.nbytes
         + trajectory.logprobs.nbytes
+        + columns_nbytes(trajectory.token_columns)
         + 4 * (len(trajectory.prompt_text) + len(trajectory.completion_text))
         + 4 * sum(len(call.request) + len(call.reply) for call in trajectory.calls)
         for trajectory in episode.trajectories

@@ -14,7 +14,7 @@ copies.
 """
 
 from collections.abc import Iterable
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +45,7 @@ class _Message(Protocol):
 M = TypeVar("M", data.PushRequest, data.BatchPiece)
 
 
-def join(message: _Message, arrays: Iterable[npt.NDArray[np.int32] | npt.NDArray[np.float32]]) -> bytes:
+def join(message: _Message, arrays: Iterable[npt.NDArray[Any]]) -> bytes:
     """Serialises a message, whose own `arrays` is empty, with its arrays."""
     views = [array.data for array in arrays]
     length = sum(view.nbytes for view in views)

@@ -9,7 +9,9 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, TaskId, Version
 from astraflow.contract.rollouts.generation import Finish, Generation, VersionSpan
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout, RecordedGeneration
+from astraflow.contract.rollouts.token_columns import TokenColumns
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
+from astraflow.wire.codecs.token_columns import columns_size, decode_columns, encode_columns
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import data_plane_pb2 as pb
 
@@ -40,6 +42,7 @@ def decode_partial_rollout(message: pb.PartialRollout) -> PartialRollout:
 def encode_recorded_generation(recorded: RecordedGeneration) -> pb.RecordedGeneration:
     """Recorded generation -> message."""
     generation = recorded.generation
+    entries, arrays = encode_columns(generation.columns)
     return pb.RecordedGeneration(
         policy=recorded.policy,
         request=recorded.request,
@@ -47,6 +50,8 @@ def encode_recorded_generation(recorded: RecordedGeneration) -> pb.RecordedGener
         logprobs=generation.logprobs.astype(_FLOAT32, copy=False).tobytes(),
         spans=[common.Span(length=span.length, model_version=span.version) for span in generation.spans],
         finish=generation.finish.value,
+        token_columns=entries,
+        column_arrays=b"".join(array.tobytes() for array in arrays),
     )
 
 
@@ -56,14 +61,16 @@ def decode_recorded_generation(message: pb.RecordedGeneration) -> RecordedGenera
     Raises: InvalidInput for lengths that do not fit, negative tokens, or logprobs that are not finite.
     """
     what = f"cannot decode recorded generation of {message.policy!r}"
+    tokens = _tokens(message.tokens, what=what)
     return RecordedGeneration(
         policy=PolicyId(message.policy),
         request=message.request,
         generation=Generation(
-            tokens=_tokens(message.tokens, what=what),
+            tokens=tokens,
             logprobs=_logprobs(message.logprobs, what=what),
             spans=tuple(_decode_version_span(span, what=what) for span in message.spans),
             finish=_decode_finish(message.finish, what=what),
+            columns=_columns(message, len(tokens), what=what),
         ),
     )
 
@@ -102,6 +109,17 @@ def _logprobs(data: bytes, *, what: str) -> Float32Array:
             f"{what}: a logprob is not a finite number; send finite logprobs", code="partial_rollout.invalid"
         )
     return logprobs
+
+
+def _columns(message: pb.RecordedGeneration, tokens: int, *, what: str) -> TokenColumns:
+    size = columns_size(message.token_columns, tokens=tokens)
+    if len(message.column_arrays) != size:
+        raise InvalidInput(
+            f"{what}: its token columns have {len(message.column_arrays)} bytes; send {size} for {tokens} tokens",
+            code="partial_rollout.invalid",
+        )
+    arrays = np.frombuffer(message.column_arrays, dtype=np.uint8)
+    return decode_columns(message.token_columns, arrays, tokens=tokens)
 
 
 def _check_width(data: bytes, *, what: str) -> None:

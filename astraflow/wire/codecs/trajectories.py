@@ -1,4 +1,5 @@
-"""Codec of trajectories: a message holds their columns, one block of bytes holds all token ids and logprobs."""
+"""Codec of trajectories: a message holds their columns, one block of bytes holds all token ids, logprobs and columns of
+tokens."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,6 +9,7 @@ import numpy as np
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import MAX_VERSION, PolicyId
+from astraflow.contract.rollouts.token_columns import ColumnArray, TokenColumns, joined_columns
 from astraflow.contract.rollouts.trajectories import (
     NO_VERSION,
     Extremes,
@@ -20,6 +22,7 @@ from astraflow.contract.rollouts.trajectories import (
 from astraflow.wire.codecs.agent_calls import check_blocks, decode_calls, encode_calls
 from astraflow.wire.codecs.common import decode_ending
 from astraflow.wire.codecs.frames import Arrays
+from astraflow.wire.codecs.token_columns import columns_size, decode_columns, encode_columns
 from astraflow.wire.pb import common_pb2 as pb
 
 _INT32 = np.dtype("<i4")
@@ -28,8 +31,9 @@ _FLOAT32 = np.dtype("<f4")
 
 def encode_trajectories(
     parts: Iterable[Sequence[Trajectory]], *, has_calls: bool = True
-) -> tuple[pb.Trajectories, list[Int32Array | Float32Array]]:
-    """Trajectories of all parts, in order -> message and its arrays in wire order: all token ids, then all logprobs.
+) -> tuple[pb.Trajectories, list[ColumnArray]]:
+    """Trajectories of all parts, in order -> message and its arrays in wire order: all token ids, all logprobs, then
+    the columns of tokens, one after the other.
 
     has_calls: False leaves out the recorded calls of agent programs, which no trainer reads.
     """
@@ -39,15 +43,16 @@ def encode_trajectories(
             encoder.add_columns(part)
         else:
             encoder.add(part)
-    return encoder.message(), encoder.tokens + encoder.logprobs
+    return encoder.message()
 
 
 class _Encoder:
     """Lists of a message: a field that is set at once costs a tenth of one that grows entry by entry."""
 
     def __init__(self, *, has_calls: bool) -> None:
-        self.tokens: list[Int32Array | Float32Array] = []
-        self.logprobs: list[Int32Array | Float32Array] = []
+        self._tokens: list[ColumnArray] = []
+        self._logprobs: list[ColumnArray] = []
+        self._token_columns: list[tuple[TokenColumns, int]] = []
         self._has_calls = has_calls
         self._policies: list[PolicyId] = []
         self._rewards: list[float] = []
@@ -68,8 +73,7 @@ class _Encoder:
         self._span_counts += [after - before for before, after in pairwise(columns.span_ends[begin : end + 1])]
         self._span_lengths += columns.span_lengths[spans]
         self._span_versions += columns.span_versions[spans]
-        self.tokens.append(part.tokens)
-        self.logprobs.append(part.logprobs)
+        self._add_arrays(part.tokens, part.logprobs, part.token_columns)
 
     def add(self, part: Iterable[Trajectory]) -> None:
         for trajectory in part:
@@ -82,12 +86,16 @@ class _Encoder:
             for span in trajectory.spans:
                 self._span_lengths.append(span.length)
                 self._span_versions.append(NO_VERSION if span.version is None else span.version)
-            self.tokens.append(np.ascontiguousarray(trajectory.tokens, dtype=_INT32))
-            self.logprobs.append(np.ascontiguousarray(trajectory.logprobs, dtype=_FLOAT32))
+            self._add_arrays(
+                np.ascontiguousarray(trajectory.tokens, dtype=_INT32),
+                np.ascontiguousarray(trajectory.logprobs, dtype=_FLOAT32),
+                trajectory.token_columns,
+            )
 
-    def message(self) -> pb.Trajectories:
+    def message(self) -> tuple[pb.Trajectories, list[ColumnArray]]:
         indices = {policy: index for index, policy in enumerate(dict.fromkeys(self._policies))}
-        return pb.Trajectories(
+        entries, arrays = encode_columns(joined_columns(self._token_columns))
+        message = pb.Trajectories(
             policies=indices,
             policy_indices=[indices[policy] for policy in self._policies],
             rewards=self._rewards,
@@ -96,7 +104,14 @@ class _Encoder:
             span_lengths=self._span_lengths,
             span_versions=[version - NO_VERSION for version in self._span_versions],
             details=self._details,
+            token_columns=entries,
         )
+        return message, [*self._tokens, *self._logprobs, *arrays]
+
+    def _add_arrays(self, tokens: Int32Array, logprobs: Float32Array, columns: TokenColumns) -> None:
+        self._tokens.append(tokens)
+        self._logprobs.append(logprobs)
+        self._token_columns.append((columns, len(logprobs)))
 
     def _add_details(self, index: int, trajectory: Trajectory) -> None:
         self._details.append(_encode_details(index, trajectory, has_calls=self._has_calls))
@@ -146,7 +161,8 @@ def decode_trajectories(message: pb.Trajectories, arrays: Arrays) -> Trajectorie
     if not np.isfinite(rewards).all():
         raise _invalid("a reward is not a finite number; give a finite one")
     written = sum(length for length, version in zip(lengths, versions, strict=True) if version)
-    tokens, logprobs = _divided(arrays, sum(lengths), written)
+    columns_bytes = columns_size(message.token_columns, tokens=written)
+    tokens, logprobs, rest = _divided(arrays, sum(lengths), written, columns_bytes)
     columns = TrajectoryColumns(
         policies=_policies(message),
         rewards=rewards,
@@ -156,6 +172,7 @@ def decode_trajectories(message: pb.Trajectories, arrays: Arrays) -> Trajectorie
         span_versions=[version + NO_VERSION for version in versions],
         tokens=tokens,
         logprobs=logprobs,
+        token_columns=decode_columns(message.token_columns, rest, tokens=written),
     )
     _check_extremes(columns.extremes)
     for details in message.details:
@@ -171,15 +188,15 @@ def _policies(message: pb.Trajectories) -> list[PolicyId]:
         raise _invalid(f"a trajectory refers to a policy beyond the {len(policies)} of the message; add it") from None
 
 
-def _divided(arrays: Arrays, tokens: int, logprobs: int) -> tuple[Int32Array, Float32Array]:
-    if arrays.nbytes != 4 * (tokens + logprobs):
+def _divided(arrays: Arrays, tokens: int, logprobs: int, columns: int) -> tuple[Int32Array, Float32Array, Arrays]:
+    """Divides the bytes. columns: bytes of the columns of tokens."""
+    if arrays.nbytes != 4 * (tokens + logprobs) + columns:
         raise _invalid(
             f"the arrays have {arrays.nbytes} bytes, but the spans count {tokens} tokens and {logprobs} logprobs; "
-            "send 4 bytes each"
+            f"send 4 bytes each, then {columns} bytes of token columns"
         )
-    token_ids = arrays[: 4 * tokens].view(_INT32)
-    values = arrays[4 * tokens :].view(_FLOAT32)
-    return token_ids, values
+    token_ids, values, rest = np.split(arrays, [4 * tokens, 4 * (tokens + logprobs)])
+    return token_ids.view(_INT32), values.view(_FLOAT32), rest
 
 
 def _check_extremes(extremes: Extremes) -> None:

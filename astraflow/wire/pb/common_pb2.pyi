@@ -87,7 +87,7 @@ Global___Hop: _TypeAlias = Hop  # noqa: Y015
 class Trajectories(_message.Message):
     """Trajectories in columns: entry i of a list is about trajectory i. Their arrays are in the `arrays` field of the message
     that carries them: an int32 token id for each token of the spans, a float32 log-probability for each token that the
-    model wrote.
+    model wrote, and for each of these its entries in each column of tokens.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -100,6 +100,7 @@ class Trajectories(_message.Message):
     SPAN_LENGTHS_FIELD_NUMBER: _builtins.int
     SPAN_VERSIONS_FIELD_NUMBER: _builtins.int
     DETAILS_FIELD_NUMBER: _builtins.int
+    TOKEN_COLUMNS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def policies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Distinct policies, and for each trajectory the index of its policy among them."""
@@ -126,6 +127,8 @@ class Trajectories(_message.Message):
     def details(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrajectoryDetails]:
         """Of those trajectories that have any, in order."""
 
+    @_builtins.property
+    def token_columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenColumn]: ...
     def __init__(
         self,
         *,
@@ -137,14 +140,40 @@ class Trajectories(_message.Message):
         span_lengths: _abc.Iterable[_builtins.int] | None = ...,
         span_versions: _abc.Iterable[_builtins.int] | None = ...,
         details: _abc.Iterable[Global___TrajectoryDetails] | None = ...,
+        token_columns: _abc.Iterable[Global___TokenColumn] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "is_truncated", b"is_truncated", "policies", b"policies", "policy_indices", b"policy_indices", "rewards", b"rewards", "span_counts", b"span_counts", "span_lengths", b"span_lengths", "span_versions", b"span_versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "is_truncated", b"is_truncated", "policies", b"policies", "policy_indices", b"policy_indices", "rewards", b"rewards", "span_counts", b"span_counts", "span_lengths", b"span_lengths", "span_versions", b"span_versions", "token_columns", b"token_columns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Trajectories: _TypeAlias = Trajectories  # noqa: Y015
+
+@_typing.final
+class TokenColumn(_message.Message):
+    """Column of the tokens that models wrote, in the block of bytes after the log-probabilities: [tokens, width]."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """top_tokens (int32), kept_tokens (int32), top_logprobs (float16), kept_mass (float16)."""
+    width: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        width: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenColumn: _TypeAlias = TokenColumn  # noqa: Y015
 
 @_typing.final
 class TrajectoryDetails(_message.Message):

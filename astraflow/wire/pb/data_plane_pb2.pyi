@@ -340,6 +340,8 @@ class RecordedGeneration(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
+    TOKEN_COLUMNS_FIELD_NUMBER: _builtins.int
+    COLUMN_ARRAYS_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     request: _builtins.bytes
     """Digest of policy, prompt tokens and sampling parameters."""
@@ -349,9 +351,14 @@ class RecordedGeneration(_message.Message):
     """float32, little-endian, one for each token."""
     finish: _builtins.str
     """stop, length, or abort for an unfinished answer."""
+    column_arrays: _builtins.bytes
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Span]:
         """Versions that wrote the tokens."""
+
+    @_builtins.property
+    def token_columns(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenColumn]:
+        """Columns of the tokens, and their arrays one after the other."""
 
     def __init__(
         self,
@@ -362,10 +369,12 @@ class RecordedGeneration(_message.Message):
         logprobs: _builtins.bytes = ...,
         spans: _abc.Iterable[_common_pb2.Span] | None = ...,
         finish: _builtins.str = ...,
+        token_columns: _abc.Iterable[_common_pb2.TokenColumn] | None = ...,
+        column_arrays: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "logprobs", b"logprobs", "policy", b"policy", "request", b"request", "spans", b"spans", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["column_arrays", b"column_arrays", "finish", b"finish", "logprobs", b"logprobs", "policy", b"policy", "request", b"request", "spans", b"spans", "token_columns", b"token_columns", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,6 +9,7 @@ import numpy as np
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.generation import Finish, Generation
 from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.token_columns import TokenColumns, joined_columns
 from astraflow.contract.rollouts.trajectories import Ending, Float32Array, Int32Array, Trajectory
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.rewards.base import Score
@@ -26,6 +27,7 @@ class TrajectoryBuilder:
         self._policy = policy
         self._pieces: list[Int32Array] = []
         self._logprobs: list[Float32Array] = []
+        self._columns: list[tuple[TokenColumns, int]] = []
         self._spans: list[Span] = []
         self._is_truncated = False
 
@@ -47,6 +49,7 @@ class TrajectoryBuilder:
         """Appends tokens that the policy wrote."""
         self._pieces.append(generation.tokens)
         self._logprobs.append(generation.logprobs)
+        self._columns.append((generation.columns, len(generation.tokens)))
         for span in generation.spans:
             self._extend(Span(author=Author.MODEL, length=span.length, version=span.version))
         self._is_truncated = generation.finish is Finish.LENGTH
@@ -72,6 +75,7 @@ class TrajectoryBuilder:
             policy=self._policy,
             tokens=self.tokens(),
             logprobs=logprobs,
+            token_columns=joined_columns(self._columns),
             spans=tuple(self._spans),
             reward=result.value,
             answer=result.answer,

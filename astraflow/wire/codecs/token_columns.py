@@ -1,0 +1,54 @@
+"""Codec of columns of tokens: entries with their names and widths, and one block of bytes with their arrays."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.rollouts.token_columns import (
+    MAX_WIDTH,
+    ColumnArray,
+    TokenColumn,
+    TokenColumns,
+    check_columns,
+)
+from astraflow.wire.codecs.frames import Arrays
+from astraflow.wire.pb import common_pb2 as pb
+
+
+def encode_columns(columns: TokenColumns) -> tuple[list[pb.TokenColumn], list[ColumnArray]]:
+    """Columns -> entries, and their arrays in the same order."""
+    ordered = {column: columns[column] for column in TokenColumn if column in columns}
+    entries = [pb.TokenColumn(name=column.value, width=array.shape[1]) for column, array in ordered.items()]
+    return entries, [np.ascontiguousarray(array, dtype=column.dtype) for column, array in ordered.items()]
+
+
+def columns_size(entries: Iterable[pb.TokenColumn], *, tokens: int) -> int:
+    """Returns the bytes of the arrays of the entries. Raises: InvalidInput for unknown, repeated and empty columns."""
+    known: set[str] = set()
+    size = 0
+    for entry in entries:
+        if entry.name not in _COLUMNS or entry.name in known or not 0 < entry.width <= MAX_WIDTH:
+            raise InvalidInput(
+                f"cannot decode the token column {entry.name!r} of width {entry.width}: it is unknown, sent twice, or "
+                f"not 1 to {MAX_WIDTH} wide; send {', '.join(_COLUMNS)} at most once each",
+                code="token_column.invalid",
+            )
+        known.add(entry.name)
+        size += tokens * entry.width * _COLUMNS[entry.name].dtype.itemsize
+    return size
+
+
+def decode_columns(entries: Iterable[pb.TokenColumn], arrays: Arrays, *, tokens: int) -> TokenColumns:
+    """Entries and their arrays, of `columns_size` bytes -> columns, which are views. Raises: InvalidInput."""
+    columns: dict[TokenColumn, ColumnArray] = {}
+    end = 0
+    for entry in entries:
+        column = _COLUMNS[entry.name]
+        begin, end = end, end + tokens * entry.width * column.dtype.itemsize
+        columns[column] = arrays[begin:end].view(column.dtype).reshape(tokens, entry.width)
+    check_columns(columns, tokens=tokens)
+    return columns
+
+
+_COLUMNS = {column.value: column for column in TokenColumn}
