@@ -51,7 +51,7 @@ class RowData:
 class TokenData:
     """Counted model-written tokens of an optimizer batch on this rank, or of one micro-batch. No gradient.
 
-    All fields are `[tokens]`. Tokens of a row are adjacent and in order; all tokens of a row are in one micro-batch.
+    Fields are `[tokens]` unless they say otherwise. Tokens of a row are adjacent and in order, in one micro-batch.
     Fields of passes are None unless the loss needs the pass.
     """
 
@@ -77,6 +77,10 @@ class TokenData:
     """float32: reward of the token's turn, 0 in a row without turn rewards; None: no row has any."""
     turn_discounts: Tensor | None = None
     """float32: weight of the rewards after the token's turn, as seen from it; None: 1."""
+    top_tokens: Tensor | None = None
+    """int64 `[tokens, k]`: most likely tokens of the engine when it sampled, -1: none; None: not recorded."""
+    top_logprobs: Tensor | None = None
+    """float32 `[tokens, k]`: their logprobs, -inf where there is none."""
 
     def result(self, of: Pass) -> Tensor:
         """Returns the field that the pass fills. Raises: InvalidInput when it is absent, because no part of the
@@ -98,7 +102,8 @@ class TokenData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenScores:
-    """Results of the training pass for the tokens of one micro-batch. All fields are float32 `[tokens]` with gradient.
+    """Results of the training pass for the tokens of one micro-batch. All fields are float32 with gradient, most
+    `[tokens]`.
 
     Distributions are at sampling temperature. In the critic's pass, logprobs and entropy are empty.
     """
@@ -109,6 +114,8 @@ class TokenScores:
     """Entropy of the distribution that predicts each token. Nats."""
     values: Tensor | None = None
     """Values of the critic; only in the critic's own pass."""
+    top_logprobs: Tensor | None = None
+    """`[tokens, k]`: logprobs of `TokenData.top_tokens`; None unless they were recorded."""
 
     @classmethod
     def of_values(cls, values: Tensor) -> TokenScores:

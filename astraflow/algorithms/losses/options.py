@@ -48,6 +48,10 @@ class PolicyOptions(AggregationOptions):
 
     corrections: Annotated[tuple[dict[str, Any], ...], SettableBy.AGENT] = ()
     """Factors that correct the mismatch of engine and trainer, multiplied; each with `kind` and its options."""
+    centering: Annotated[bool, SettableBy.AGENT] = False
+    """Subtracts the mean of the weighted scores over the engine's distribution, which is not zero where engine and
+    trainer differ: stale, quantized or filtered rollouts. Engines record their most likely tokens for it.
+    (arXiv:2609.20807)"""
     kl_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the penalty for divergence from the initial weights; with 0 no copy of them is stored."""
     kl_estimator: Annotated[KlEstimator, SettableBy.AGENT] = "k3"
@@ -70,6 +74,8 @@ class PolicyOptions(AggregationOptions):
             raise ValueError("entropy_target has no effect without a bonus; set entropy_coefficient, such as 0.01")
         if self.kl_unbiased and self.kl_coefficient == 0:
             raise ValueError("kl_unbiased has no effect without a penalty; set kl_coefficient, such as 0.001")
+        if self.centering and self.has_sequence_ratio:
+            raise ValueError("centering is by token, and this loss has one ratio for each trajectory; remove it")
         for spec in self.corrections:
             corrections.check(spec)
         return self

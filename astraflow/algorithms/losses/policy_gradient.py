@@ -7,11 +7,13 @@ token, l_b for the one recorded at sampling, l_p for the one at the start of the
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from astraflow.algorithms.centering import score_drift
 from astraflow.algorithms.corrections import corrections
 from astraflow.algorithms.corrections.base import Correction, TokenMismatch
 from astraflow.algorithms.divergence import bounded_exp, kl
@@ -131,6 +133,11 @@ class PolicyGradient(ABC, Generic[Options]):
         if self.options.entropy_coefficient > 0:
             gain = gain + state.entropy_coefficient * scores.entropy
         metrics = {**_ratio_metrics(policy_tokens, result), **_correction_metrics(factors), **result.metrics}
+        if self.options.centering:
+            factors_of_rows = [factor for _, correction, factor in factors if correction.level == "sequence"]
+            drift = score_drift(scores, tokens, partial(self._weights, policy_tokens, factors_of_rows, state))
+            gain = gain - drift.gain
+            metrics |= {"head_mass": drift.head_mass, "centering_size": drift.size}
         if self.options.kl_coefficient > 0:
             divergence = self._divergence(policy_tokens, tokens)
             gain = gain - self.options.kl_coefficient * divergence
@@ -164,6 +171,45 @@ class PolicyGradient(ABC, Generic[Options]):
             advantages=tokens.advantages,
             mismatch=mismatch,
         )
+
+    def _weights(
+        self, tokens: PolicyTokens, row_factors: list[Tensor], state: PolicyState, trainer: Tensor, engine: Tensor
+    ) -> Tensor:
+        """Returns the factor of the score of each candidate, `[tokens, candidates]`: the gradient of its gain.
+
+        row_factors: factors that the sampled trajectories have as a whole. trainer, engine: logprobs of candidates. The
+        proximal policy counts as the current one, which it is in the first optimizer step of a batch.
+        """
+
+        def of_candidates(values: Tensor) -> Tensor:
+            return values[:, None].expand_as(trainer).flatten()
+
+        with torch.enable_grad():
+            logprobs = trainer.flatten().requires_grad_()
+            current, behaviour = logprobs.detach(), engine.flatten()
+            is_relative = self.options.ratio_anchor == "behaviour"
+            mismatch = TokenMismatch(
+                log_ratios=current - behaviour,
+                current_log_ratios=current - behaviour,
+                advantages=of_candidates(tokens.advantages),
+                is_valid=torch.ones_like(current, dtype=torch.bool),
+                row_indices=of_candidates(tokens.mismatch.row_indices),
+                rows=tokens.mismatch.rows,
+            )
+            candidates = PolicyTokens(
+                logprobs=logprobs,
+                log_ratio=logprobs - (behaviour if is_relative else current),
+                behaviour_logprobs=behaviour,
+                advantages=mismatch.advantages,
+                mismatch=mismatch,
+            )
+            gain = self.objective(candidates, state.objective).gain
+            for _, correction in self._corrections:
+                gain = gain * correction(mismatch) if correction.level == "token" else gain
+            (factors,) = torch.autograd.grad(gain.sum(), logprobs)
+        for factor in row_factors:
+            factors = factors * of_candidates(factor)
+        return factors.view_as(trainer)
 
     def _divergence(self, policy_tokens: PolicyTokens, tokens: TokenData) -> Tensor:
         reference = tokens.result(Pass.REFERENCE)

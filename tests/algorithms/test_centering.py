@@ -1,0 +1,143 @@
+"""Score centering: the mean of the weighted scores over the engine's samples is zero for a constant advantage."""
+
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from astraflow.algorithms.losses import losses
+from astraflow.algorithms.tokens import BatchStatistics, RowData, SingleRank, TokenData, TokenScores
+from astraflow.contract.errors import InvalidInput
+from tests.errors import raises_code
+
+VOCABULARY = 12
+TIS = {"kind": "tis", "cap": 1.5}
+ICEPOP = {"kind": "icepop", "low": 0.5, "high": 2.0}
+LOSSES: list[dict[str, Any]] = [
+    {"kind": "reinforce"},
+    {"kind": "reinforce", "corrections": [TIS]},
+    {"kind": "reinforce", "corrections": [ICEPOP]},
+    {"kind": "reinforce", "anchor": "behaviour"},
+    {"kind": "ppo"},
+    {"kind": "ppo", "anchor": "current", "corrections": [TIS]},
+    {"kind": "ppo", "clip_high": 0.5, "dual_clip": 1.5},
+    {"kind": "cispo", "clip_high": 0.5, "clip_low": 0.3},
+    {"kind": "sapo", "aggregation": "token_mean"},
+    {"kind": "decoupled_ppo", "weight_cap": 1.5},
+    {"kind": "m2po", "threshold": 0.1},
+]
+
+
+def distributions(seed: int, *, head: int = VOCABULARY) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the trainer's logits, the engine's logprobs, whose tail is that of the trainer up to a factor, and the
+    ids of its head."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(VOCABULARY, generator=generator, dtype=torch.float64).mul(2).requires_grad_()
+    engine = (logits.detach() + torch.randn(VOCABULARY, generator=generator, dtype=torch.float64)).log_softmax(-1)
+    ids = engine.argsort(descending=True)[:head]
+    if head < VOCABULARY:
+        tail = torch.ones(VOCABULARY, dtype=torch.bool)
+        tail[ids] = False
+        share = engine[tail].exp().sum() / logits.detach().softmax(-1)[tail].sum()
+        engine = torch.where(tail, logits.detach().log_softmax(-1) + share.log(), engine)
+    return logits, engine, ids
+
+
+def token_data(token: int, engine: Tensor, advantage: float, current: Tensor, ids: Tensor | None) -> TokenData:
+    one = torch.zeros(1, dtype=torch.int64)
+    return TokenData(
+        row_indices=one,
+        turn_indices=one,
+        behaviour_logprobs=engine[token : token + 1],
+        is_own_version=one.bool(),
+        advantages=torch.tensor([advantage], dtype=torch.float64),
+        current_logprobs=current[token : token + 1],
+        proximal_logprobs=current[token : token + 1],
+        top_tokens=None if ids is None else ids[None],
+        top_logprobs=None if ids is None else engine[ids][None],
+    )
+
+
+def statistics() -> BatchStatistics:
+    ones = torch.ones(1, dtype=torch.int64)
+    rows = RowData(
+        groups=ones, slots=ones, weights=ones.float(), is_counted=ones.bool(), lengths=ones, is_truncated=~ones.bool()
+    )
+    return BatchStatistics(tokens=1, trajectories=1, lengths=ones, rows=rows)
+
+
+def mean_gradient(spec: dict[str, Any], logits: Tensor, engine: Tensor, advantage: float, ids: Tensor | None) -> Tensor:
+    """Returns the mean of the loss's gradient over samples of the engine, exactly: every token by its probability."""
+    loss, batch = losses.build(spec), statistics()
+    logprobs = logits.log_softmax(-1)
+    current = logprobs.detach()
+    every = [token_data(token, engine, advantage, current, ids) for token in range(VOCABULARY)]
+    whole = TokenData(
+        **{
+            name: torch.cat([getattr(part, name) for part in every])
+            for name in ("row_indices", "turn_indices", "behaviour_logprobs", "is_own_version", "advantages")
+        },
+        current_logprobs=current,
+    )
+    state = loss.prepare(whole, batch, SingleRank())
+    total = torch.zeros((), dtype=torch.float64)
+    for token, data in enumerate(every):
+        scores = TokenScores(
+            logprobs=logprobs[token : token + 1],
+            entropy=torch.zeros(1, dtype=torch.float64),
+            top_logprobs=None if ids is None else logprobs[ids][None],
+        )
+        total = total + engine[token].exp() * loss(scores, data, batch, state).loss
+    (gradient,) = torch.autograd.grad(total, logits)
+    return gradient
+
+
+@pytest.mark.parametrize("head", [VOCABULARY, 4])
+@pytest.mark.parametrize("advantage", [1.0, -0.7])
+@pytest.mark.parametrize("spec", LOSSES, ids=str)
+def test_a_constant_advantage_has_no_gradient_in_the_mean(spec: dict[str, Any], advantage: float, head: int) -> None:
+    for seed in range(3):
+        logits, engine, ids = distributions(seed, head=head)
+        centred = mean_gradient({**spec, "centering": True}, logits, engine, advantage, ids)
+        assert float(centred.abs().max()) < 1e-9
+
+
+def test_without_centering_a_constant_advantage_moves_the_policy() -> None:
+    logits, engine, ids = distributions(0)
+    assert float(mean_gradient({"kind": "reinforce"}, logits, engine, 1.0, ids).abs().max()) > 0.01
+
+
+def test_exact_importance_weights_have_no_drift_to_subtract() -> None:
+    logits, engine, ids = distributions(1, head=4)
+    plain = {"kind": "reinforce", "anchor": "behaviour"}
+    without, centred = (
+        mean_gradient({**plain, "centering": centering}, logits, engine, 1.0, ids) for centering in (False, True)
+    )
+    assert torch.allclose(without, centred, atol=1e-9)
+
+
+def test_a_token_without_a_recorded_head_is_not_centred() -> None:
+    logits, engine, ids = distributions(2)
+    absent = torch.full((1, 4), -torch.inf, dtype=torch.float64)
+    data = token_data(0, engine, 1.0, logits.detach().log_softmax(-1), ids[:4])
+    loss, batch = losses.build({"kind": "reinforce", "centering": True}), statistics()
+    data = TokenData(**{name: getattr(data, name) for name in TokenData.__slots__} | {"top_logprobs": absent})
+    logprobs = logits.log_softmax(-1)
+    scores = TokenScores(logprobs=logprobs[:1], entropy=logprobs[:1], top_logprobs=logprobs[ids[:4]][None])
+    result = loss(scores, data, batch, loss.prepare(data, batch, SingleRank()))
+    assert float(result.metric_sums["centering_size"]) == 0
+    assert float(result.metric_sums["head_mass"]) == 0
+    assert float(result.loss.detach()) == -1
+
+
+def test_a_batch_without_recorded_heads_is_refused() -> None:
+    logits, engine, _ = distributions(3)
+    with raises_code(InvalidInput, "algorithm.no_top_tokens"):
+        mean_gradient({"kind": "reinforce", "centering": True}, logits, engine, 1.0, None)
+
+
+def test_a_loss_with_one_ratio_for_each_trajectory_cannot_be_centred() -> None:
+    with pytest.raises((ValidationError, InvalidInput), match="one ratio for each trajectory"):
+        losses.check({"kind": "gspo", "centering": True})
