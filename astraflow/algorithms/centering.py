@@ -44,7 +44,7 @@ def score_drift(scores: TokenScores, tokens: TokenData, weights: Weights) -> Dri
     if scores.top_logprobs is None or tokens.top_logprobs is None:
         raise InvalidInput(
             "cannot center scores: the batch has no most likely tokens of the engine; use nodes whose engines record "
-            "them, or set centering = false",
+            "them, or set centering = 0",
             code="algorithm.no_top_tokens",
         )
     is_recorded = tokens.top_logprobs.isfinite()

@@ -71,3 +71,8 @@ class AlgorithmConfig(Config):
     bound."""
     max_mismatch_steps: int = Field(default=3, ge=1)
     """Consecutive steps above `max_mismatch` after which the trainer stops. A restart resets the count."""
+
+    @property
+    def top_tokens(self) -> int:
+        """Number of most likely tokens that engines record of each token; 0: none."""
+        return int(self.loss.get("centering") or 0)

@@ -57,6 +57,8 @@ class EndpointPolicies(ServedPolicies):
         counters: NodeCounters,
         turns: TurnTimes | None = None,
         sampling_check: SamplingCheck | None = None,
+        *,
+        top_tokens: Mapping[PolicyId, int] | None = None,
     ) -> dict[PolicyId, PolicyClient]:
         """Returns the clients for the workflow of a task."""
         seed = episode_seed(task)

@@ -85,6 +85,8 @@ class FlowSpec:
     """Temperature at which the algorithm of each policy computes logprobs, of all tokens: nodes refuse episodes that
     would be trained on other samples. Without policies whose loss does not read recorded logprobs; empty for an
     evaluation."""
+    top_tokens: Mapping[PolicyId, int] = field(default_factory=dict)
+    """Most likely tokens that engines record of every token that a policy writes; absent: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

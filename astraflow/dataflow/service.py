@@ -439,6 +439,7 @@ def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, leases: Lea
             reward=flow.reward,
             attaches_texts=flow.group_reward is not None,
             temperatures={PolicyId(policy): value for policy, value in config.temperatures.items()},
+            top_tokens={PolicyId(policy): count for policy, count in config.top_tokens.items() if count},
         ),
         policies,
         judges=judging_policies(flow.reward),

@@ -8,6 +8,7 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.nodes import FlowSpec, JoinResult, NodeFacts, PolicySpec
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.models import build_tokenizer
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.engines import engines
@@ -30,6 +31,7 @@ def build_flow(spec: FlowSpec) -> BuiltFlow:
         judges=judging_policies(spec.reward),
         attaches_texts=spec.attaches_texts,
         temperatures={} if allows_other_samples else spec.temperatures,
+        top_tokens=spec.top_tokens,
     )
 
 
@@ -89,7 +91,21 @@ async def build_policies(
         if spec.id in needed_policies(flows):
             served[spec.id] = await asyncio.to_thread(_build_policy, spec, engines[spec.id])
             resources.push_async_callback(served[spec.id].close)
+    _check_recorded(flows, served)
     return ServedPolicies(served)
+
+
+def _check_recorded(flows: Mapping[FlowId, BuiltFlow], served: Mapping[PolicyId, ServedPolicy]) -> None:
+    """Checks that the engines record what algorithms need of each token. Raises: InvalidInput."""
+    for name, flow in flows.items():
+        for policy in flow.top_tokens:
+            if policy in served and TokenColumn.TOP_TOKENS not in served[policy].engine.records:
+                raise InvalidInput(
+                    f"cannot serve the flow {name!r}: the algorithm of {policy!r} needs the most likely tokens "
+                    "of every token, which the engine of this node does not record; use an engine that does, such as "
+                    "local_torch, or set centering = 0 in the loss",
+                    code="node.engine_records_less",
+                )
 
 
 async def start_engines(policies: ServedPolicies) -> None:

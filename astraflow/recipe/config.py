@@ -159,6 +159,7 @@ def dataflow_values(recipe: Recipe) -> Values:
             for name, policy in policies
             if policy.is_trained and policy.algorithm.loss.get("kind") not in WITHOUT_RECORDED_LOGPROBS
         },
+        "top_tokens": {name: policy.algorithm.top_tokens for name, policy in policies if policy.is_trained},
         "engine": recipe.nodes.engine,
         "engines": {**recipe.nodes.engines, **{name: engine_of(recipe, name) for name in _adapted(recipe)}},
         "stop": recipe.stop,

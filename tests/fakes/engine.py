@@ -8,6 +8,7 @@ import numpy as np
 from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.engines.base import EXACT, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
@@ -19,6 +20,7 @@ class FakeEngine:
 
     is_simulated = False
     evaluation_mode = EvaluationMode.SECOND_ENGINE
+    records: frozenset[TokenColumn] = frozenset()
     logprob_tolerance: LogprobTolerance = EXACT
 
     def __init__(self, version: int | None = None) -> None:

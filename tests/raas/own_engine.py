@@ -11,6 +11,7 @@ from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan, joined
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.models import models
 from astraflow.models.causal import named_weights
@@ -31,6 +32,7 @@ class OwnEngine:
 
     is_simulated = False
     evaluation_mode = EvaluationMode.SECOND_ENGINE
+    records: frozenset[TokenColumn] = frozenset()
     logprob_tolerance = EXACT
 
     def __init__(self, options: OwnOptions, model: Mapping[str, Any]) -> None:

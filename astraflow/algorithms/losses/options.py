@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from astraflow.algorithms.corrections import corrections
+from astraflow.contract.rollouts.token_columns import MAX_WIDTH
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 
@@ -48,10 +49,10 @@ class PolicyOptions(AggregationOptions):
 
     corrections: Annotated[tuple[dict[str, Any], ...], SettableBy.AGENT] = ()
     """Factors that correct the mismatch of engine and trainer, multiplied; each with `kind` and its options."""
-    centering: Annotated[bool, SettableBy.AGENT] = False
-    """Subtracts the mean of the weighted scores over the engine's distribution, which is not zero where engine and
-    trainer differ: stale, quantized or filtered rollouts. Engines record their most likely tokens for it.
-    (arXiv:2609.20807)"""
+    centering: int = Field(default=0, ge=0, le=MAX_WIDTH)
+    """Number of most likely tokens that engines record, such as 8, so that the mean of the weighted scores over the
+    engine's distribution is subtracted: it is not zero where engine and trainer differ, as with stale, quantized or
+    filtered rollouts. 0: not subtracted. (arXiv:2609.20807)"""
     kl_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the penalty for divergence from the initial weights; with 0 no copy of them is stored."""
     kl_estimator: Annotated[KlEstimator, SettableBy.AGENT] = "k3"

@@ -48,6 +48,9 @@ _DTYPES = {
 }
 _ABSENT = {TokenColumn.TOP_TOKENS: -1, TokenColumn.TOP_LOGPROBS: -np.inf}
 
+TOP_COLUMNS: Final = frozenset((TokenColumn.TOP_TOKENS, TokenColumn.TOP_LOGPROBS))
+"""What `Sampling.top_tokens` asks for."""
+
 ColumnArray: TypeAlias = npt.NDArray[Any]
 """`[tokens, width]`, in the type of its column."""
 

@@ -12,6 +12,7 @@ from typing import Protocol
 from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.weights.tensors import VerifiedWeights
 
@@ -101,6 +102,10 @@ class Engine(Protocol):
     @property
     def is_simulated(self) -> bool:
         """True for simulated engines; every report shows it."""
+
+    @property
+    def records(self) -> frozenset[TokenColumn]:
+        """Columns of tokens that the engine records when a request asks for them."""
 
     @property
     def evaluation_mode(self) -> EvaluationMode:

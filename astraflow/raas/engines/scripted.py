@@ -15,6 +15,7 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
+from astraflow.contract.rollouts.token_columns import TOP_COLUMNS, TokenColumn, TokenColumns
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.contract.values import Json
 from astraflow.raas.engines import engines
@@ -144,6 +145,11 @@ class ScriptedEngine:
         return EvaluationMode.SECOND_ENGINE
 
     @property
+    def records(self) -> frozenset[TokenColumn]:
+        """The most likely tokens: the sampled one, as if it were the only one."""
+        return TOP_COLUMNS
+
+    @property
     def logprob_tolerance(self) -> LogprobTolerance:
         """Unlimited, because the logprobs do not come from a model."""
         return UNLIMITED
@@ -230,7 +236,13 @@ class ScriptedEngine:
             tokens_per_s=options.tokens_per_s * speed_factor,
         )
         finish = Finish.STOP if len(tokens) == len(whole) else Finish.LENGTH
-        return _Reply(schedule=schedule, tokens=tokens, finish=finish, fails=generator.random() < options.failure_rate)
+        return _Reply(
+            schedule=schedule,
+            tokens=tokens,
+            finish=finish,
+            fails=generator.random() < options.failure_rate,
+            top_tokens=sampling.top_tokens,
+        )
 
     def _length_factor(self) -> float:
         """Returns the factor of the last change of the script that is due."""
@@ -260,6 +272,7 @@ class ScriptedEngine:
             logprobs=_logprobs(tokens),
             spans=self._timeline.spans(reply.schedule, until=until),
             finish=reply.finish if len(tokens) == reply.schedule.tokens else Finish.ABORT,
+            columns=_columns(tokens, reply.top_tokens) if reply.top_tokens else {},
         )
 
 
@@ -269,6 +282,8 @@ class _Reply:
     tokens: Int32Array
     finish: Finish
     fails: bool
+    top_tokens: int
+    """`Sampling.top_tokens`."""
 
 
 def _speed_factor(file: str) -> float:
@@ -298,6 +313,15 @@ def _padded(reply: Int32Array, length: int, sampling: Sampling) -> Int32Array:
     whole[padding:-1] = reply
     whole[-1] = stop
     return whole
+
+
+def _columns(tokens: Int32Array, count: int) -> TokenColumns:
+    """Returns the sampled tokens as the most likely ones, with their logprobs; the further ones are absent."""
+    shape = (len(tokens), count)
+    columns = {column: np.full(shape, column.absent, column.dtype) for column in TOP_COLUMNS}
+    columns[TokenColumn.TOP_TOKENS][:, 0] = tokens
+    columns[TokenColumn.TOP_LOGPROBS][:, 0] = _logprobs(tokens)
+    return columns
 
 
 def _logprobs(tokens: Int32Array) -> Float32Array:

@@ -98,11 +98,16 @@ class ServedPolicies(Mapping[PolicyId, ServedPolicy]):
         counters: NodeCounters,
         turns: TurnTimes | None = None,
         sampling_check: SamplingCheck | None = None,
+        *,
+        top_tokens: Mapping[PolicyId, int] | None = None,
     ) -> dict[PolicyId, PolicyClient]:
         """Returns the policy clients for the workflow of a task. turns: records durations of sampled groups.
-        sampling_check: records the samples that must not be trained."""
+        sampling_check: records the samples that must not be trained. top_tokens: `FlowSpec.top_tokens`."""
+        counts = top_tokens or {}
         return {
-            policy: TaskPolicy(served, task, recorder, counters, turns, sampling_check)
+            policy: TaskPolicy(
+                served, task, recorder, counters, turns, sampling_check, top_tokens=counts.get(policy, 0)
+            )
             for policy, served in self._policies.items()
         }
 
@@ -123,8 +128,11 @@ class TaskPolicy:
         counters: NodeCounters,
         turns: TurnTimes | None = None,
         sampling_check: SamplingCheck | None = None,
+        *,
+        top_tokens: int = 0,
     ) -> None:
         self._served = served
+        self._top_tokens = top_tokens
         self._task = task
         self._recorder = recorder
         self._counters = counters
@@ -147,6 +155,8 @@ class TaskPolicy:
                 boundary=Boundary.ENGINE,
                 code="rollout.not_serving",
             )
+        if self._top_tokens:
+            sampling = replace(sampling, top_tokens=self._top_tokens)
         request = request_key(policy, prompt, sampling)
         recalled = self._recalled(request, sampling)
         if recalled is not None:

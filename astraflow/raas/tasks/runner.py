@@ -43,6 +43,8 @@ class BuiltFlow:
     """Attach the text of every trajectory, not only of sampled groups."""
     temperatures: Mapping[PolicyId, float] = field(default_factory=dict)
     """Temperature at which each policy must be sampled for training; empty when any sampling is allowed."""
+    top_tokens: Mapping[PolicyId, int] = field(default_factory=dict)
+    """`FlowSpec.top_tokens`."""
 
     @property
     def policies(self) -> tuple[PolicyId, ...]:
@@ -135,7 +137,9 @@ class Runner:
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 async with self._policies_for(task) as policies:
-                    clients = policies.for_task(task, recorder, self._counters, turns, sampling_check)
+                    clients = policies.for_task(
+                        task, recorder, self._counters, turns, sampling_check, top_tokens=flow.top_tokens
+                    )
                     # A pinned task is judged by the versions for training: only what it evaluates is pinned.
                     judges = self._policies.for_task(task, recorder, self._counters) if task.pinned else clients
                     trajectories = tuple(await flow.workflow.run(task, clients, flow.scorer.asking(judges)))

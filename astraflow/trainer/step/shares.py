@@ -76,6 +76,10 @@ class Share:
     """At least one."""
     teacher_logprobs: Tensor | None = None
     """float32 `[tokens]`, from a teacher's server; None without one."""
+    top_tokens: Tensor | None = None
+    """int32 `[tokens, k]`: `TokenColumn.TOP_TOKENS`; None if no engine recorded them."""
+    top_logprobs: Tensor | None = None
+    """float32 `[tokens, k]`."""
 
     def token_data(self, device: torch.device) -> TokenData:
         """Returns this rank's tokens of the whole batch on `device`, with the advantages of their rows."""
@@ -92,7 +96,10 @@ class Share:
             advantages=spread(self.row_advantages[self.turn_rows]),
             turn_rewards=spread(self.turn_rewards),
             turn_discounts=spread(self.turn_discounts),
-            teacher_logprobs=None if self.teacher_logprobs is None else self.teacher_logprobs.to(device),
+            **{
+                name: None if (values := getattr(self, name)) is None else values.to(device)
+                for name in _OPTIONAL_TENSORS
+            },
         )
 
     def encode(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
@@ -111,8 +118,7 @@ class Share:
         }
         arrays = {f"rows.{name}": getattr(self.rows, name) for name in RowData.__slots__}
         arrays |= {name: getattr(self, name) for name in _SHARE_TENSORS}
-        if self.teacher_logprobs is not None:
-            arrays["teacher_logprobs"] = self.teacher_logprobs
+        arrays |= {name: values for name in _OPTIONAL_TENSORS if (values := getattr(self, name)) is not None}
         arrays |= {f"packs.{name}": _int32([getattr(pack, name) for pack in packs]) for name in _PACK_TENSORS}
         arrays["packs.segments"] = torch.tensor(segments, dtype=torch.int64).reshape(-1, 4)
         arrays["lengths"] = torch.stack([batch.lengths for batch in self.optimizer_batches])
@@ -128,7 +134,7 @@ class Share:
             version=facts["version"],
             rows=RowData(**{name: tensors[f"rows.{name}"] for name in RowData.__slots__}),
             **{name: tensors[name] for name in _SHARE_TENSORS},
-            teacher_logprobs=tensors.get("teacher_logprobs"),
+            **{name: tensors.get(name) for name in _OPTIONAL_TENSORS},
             optimizer_batches=tuple(
                 OptimizerBatch(packs=tuple(packs[begin:end]), lengths=lengths)
                 for begin, end, lengths in zip(ends[:-1], ends[1:], tensors["lengths"], strict=True)
@@ -138,6 +144,7 @@ class Share:
 
 _TURN_TENSORS = ("turn_rows", "turn_indices", "turn_lengths", "turn_rewards", "turn_discounts")
 _SHARE_TENSORS = ("row_advantages", "is_own_version", *_TURN_TENSORS, "behaviour_logprobs")
+_OPTIONAL_TENSORS = ("teacher_logprobs", "top_tokens", "top_logprobs")
 _PACK_TENSORS = ("input_ids", "predictors", "targets")
 
 

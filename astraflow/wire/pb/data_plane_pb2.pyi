@@ -140,12 +140,33 @@ class FlowSpec(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class TopTokensEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ID_FIELD_NUMBER: _builtins.int
     WORKFLOW_FIELD_NUMBER: _builtins.int
     REWARD_FIELD_NUMBER: _builtins.int
     EVALUATION_SHARE_FIELD_NUMBER: _builtins.int
     ATTACHES_TEXTS_FIELD_NUMBER: _builtins.int
     TEMPERATURES_FIELD_NUMBER: _builtins.int
+    TOP_TOKENS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     workflow: _builtins.str
     reward: _builtins.str
@@ -157,6 +178,10 @@ class FlowSpec(_message.Message):
     def temperatures(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Temperature at which each trained policy must be sampled, from the whole distribution."""
 
+    @_builtins.property
+    def top_tokens(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Most likely tokens that engines record of every token that a policy writes; absent: none."""
+
     def __init__(
         self,
         *,
@@ -166,10 +191,11 @@ class FlowSpec(_message.Message):
         evaluation_share: _builtins.float | None = ...,
         attaches_texts: _builtins.bool = ...,
         temperatures: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        top_tokens: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "evaluation_share", b"evaluation_share"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "attaches_texts", b"attaches_texts", "evaluation_share", b"evaluation_share", "id", b"id", "reward", b"reward", "temperatures", b"temperatures", "workflow", b"workflow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "attaches_texts", b"attaches_texts", "evaluation_share", b"evaluation_share", "id", b"id", "reward", b"reward", "temperatures", b"temperatures", "top_tokens", b"top_tokens", "workflow", b"workflow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evaluation_share: _TypeAlias = _typing.Literal["evaluation_share"]  # noqa: Y015
     _WhichOneofArgType__evaluation_share: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share"]  # noqa: Y015

@@ -20,6 +20,7 @@ from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
 from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
@@ -84,6 +85,7 @@ class OpenAITokensEngine:
     """
 
     is_simulated = False
+    records: frozenset[TokenColumn] = frozenset()
     evaluation_mode = EvaluationMode.SERVED_VERSION
 
     def __init__(self, options: OpenAITokensOptions, model: Mapping[str, Any], *, clock: Clock | None = None) -> None:
