@@ -91,6 +91,9 @@ class Pack:
     """int64 `[tokens]`: position in the pack that predicts the trained token."""
     targets: Tensor
     """int64 `[tokens]`: trained tokens."""
+    candidates: Tensor | None = None
+    """int64 `[tokens, k]`: further tokens whose logprobs are computed in place of each trained one. Below 0 there is
+    none, and the logprob has no meaning. None: no candidates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

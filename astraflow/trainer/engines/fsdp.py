@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -225,7 +225,6 @@ class FsdpEngine:
 
 
 _Result = TypeVar("_Result")
-_SCORES = ("logprobs", "entropy", "values")
 
 
 class _Root(nn.Module):
@@ -246,10 +245,13 @@ class _Root(nn.Module):
 
         def parts() -> tuple[Tensor, ...]:
             scores = self.scorer(inputs, temperature)
-            parts = (scores.logprobs, scores.entropy, *(() if scores.values is None else (scores.values,)))
-            return tuple(part.clone() for part in parts)  # views would lose FSDP's hook at an operation in place
+            names[:] = [field.name for field in fields(scores) if getattr(scores, field.name) is not None]
+            # views would lose FSDP's hook at an operation in place
+            return tuple(getattr(scores, name).clone() for name in names)
 
-        return TokenScores(**dict(zip(_SCORES, self(parts), strict=False)))
+        names: list[str] = []
+        results = self(parts)
+        return TokenScores(**dict(zip(names, results, strict=True)))
 
     @torch.no_grad()
     def chosen(self, whole: Scorer, demanded: Batching | None) -> BatchingChoice:

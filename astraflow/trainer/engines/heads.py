@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from astraflow.algorithms.tokens import TokenScores
 from astraflow.models.output_head import HeadForm
 from astraflow.trainer.engines.phase_timer import timed
 
@@ -43,22 +44,43 @@ def target_scores(
     chunk_bytes: int | None = None,
     is_compiled: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the targets' logprobs and the distributions' entropies in nats, float32 `[tokens]`, with gradient.
+    """Returns the targets' logprobs, in their shape, and the entropies `[tokens]`: float32, in nats, with gradient.
 
     hidden: `[tokens, hidden size]`; weight: `[vocabulary, hidden size]`, bias: `[vocabulary]` of the linear head;
-    targets: int64 `[tokens]`. form: what the head does to its products; the logits are then divided by `temperature`.
-    chunk_bytes: size of the logits that exist at once, and that are kept for the backward pass; by default by device.
-    is_compiled: everything but the matrix products is compiled, so that no logits are stored in float32.
+    targets: int64 `[tokens]`, or `[tokens, n]` for several of each token. form: what the head does to its products; the
+    logits are then divided by `temperature`. chunk_bytes: size of the logits that exist at once, and that are kept for
+    the backward pass; by default by device. is_compiled: everything but the matrix products is compiled, so that no
+    logits are stored in float32.
     """
     limit, kept_bytes = (chunk_bytes, chunk_bytes) if chunk_bytes else _limits(hidden.device, is_compiled=is_compiled)
     kept_bytes = kept_bytes if torch.is_grad_enabled() else 0
     chunk_tokens = max(1, limit // (4 * weight.shape[0]))
     if chunk_tokens > _ALIGNMENT:
         chunk_tokens -= chunk_tokens % _ALIGNMENT
-    scores: tuple[Tensor, Tensor] = _TargetScores.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, bias, targets, form, temperature, chunk_tokens, kept_bytes, is_compiled
+    logprobs, entropies = _TargetScores.apply(  # type: ignore[no-untyped-call]
+        hidden,
+        weight,
+        bias,
+        targets.view(len(hidden), -1) if len(hidden) else targets.view(0, 1),
+        form,
+        temperature,
+        chunk_tokens,
+        kept_bytes,
+        is_compiled,
     )
-    return scores
+    return logprobs.view(targets.shape), entropies
+
+
+def with_candidates(targets: Tensor, candidates: Tensor | None) -> Tensor:
+    """Returns the trained tokens `[tokens]`, or with candidates `[tokens, k]` both, `[tokens, 1 + k]`."""
+    return targets if candidates is None else torch.cat([targets[:, None], candidates.clamp(min=0)], 1)
+
+
+def token_scores(logprobs: Tensor, entropy: Tensor) -> TokenScores:
+    """Returns the scores of the tokens of `with_candidates`."""
+    if logprobs.ndim == 1:
+        return TokenScores(logprobs=logprobs, entropy=entropy)
+    return TokenScores(logprobs=logprobs[:, 0], entropy=entropy, top_logprobs=logprobs[:, 1:])
 
 
 def _limits(device: torch.device, *, is_compiled: bool) -> tuple[int, int]:
@@ -87,7 +109,8 @@ class _TargetScores(torch.autograd.Function):
         is_compiled: bool,
     ) -> tuple[Tensor, Tensor]:
         statistics = _compiled(_statistics) if is_compiled else _statistics
-        normalizers, logprobs, entropies = hidden.new_empty((3, len(hidden)), dtype=torch.float32)
+        normalizers, entropies = hidden.new_empty((2, len(hidden)), dtype=torch.float32)
+        logprobs = hidden.new_empty(targets.shape, dtype=torch.float32)
         keeps_products = len(hidden) * weight.shape[0] * weight.element_size() <= kept_bytes
         kept: list[Tensor] = []
         for chunk in _chunks(len(hidden), chunk_tokens):
@@ -141,11 +164,11 @@ class _TargetScores(torch.autograd.Function):
 
 
 def _statistics(products: Tensor, targets: Tensor, form: HeadForm, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns logarithms of the sums of exponentials, logprobs of the targets, and entropies, `[tokens]`."""
+    """Returns logarithms of the sums of exponentials, logprobs of the targets `[tokens, n]`, and entropies."""
     scaled = _divided(form.logits(products), temperature)
     normalizers = scaled.logsumexp(-1)
     logs = scaled - normalizers[:, None]
-    return normalizers, logs.gather(-1, targets[:, None])[:, 0], -logs.exp().mul_(logs).sum(-1)
+    return normalizers, logs.gather(-1, targets), -logs.exp().mul_(logs).sum(-1)
 
 
 def _products_gradient(
@@ -160,16 +183,17 @@ def _products_gradient(
 ) -> Tensor:
     """Returns the gradient of the linear layer's products, in their element type."""
     logs = _divided(form.logits(products), temperature) - normalizers[:, None]
-    # -p * (g_logprob + g_entropy * (log p + H)), then + g_logprob at the target
-    factor = (grad_logprobs + grad_entropies * entropies)[:, None] / -temperature
+    # -p * (sum of g_logprob + g_entropy * (log p + H)), then + g_logprob at each target
+    factor = (grad_logprobs.sum(-1) + grad_entropies * entropies)[:, None] / -temperature
     gradient = logs.exp()
     gradient *= torch.addcmul(factor, logs, grad_entropies[:, None], value=-1 / temperature)
-    at_target = grad_logprobs[:, None] / temperature
+    at_targets = grad_logprobs / temperature
     if torch.compiler.is_compiling():  # becomes part of the one pass over the logits, which a scatter does not
-        is_target = targets[:, None] == torch.arange(products.shape[1], device=products.device)
-        gradient = torch.where(is_target, gradient + at_target, gradient)
+        for target, value in zip(targets.split(1, -1), at_targets.split(1, -1), strict=True):
+            is_target = target == torch.arange(products.shape[1], device=products.device)
+            gradient = torch.where(is_target, gradient + value, gradient)
     else:
-        gradient.scatter_add_(-1, targets[:, None], at_target)
+        gradient.scatter_add_(-1, targets, at_targets)
     if form != _PLAIN:
         gradient *= form.slopes(form.logits(products))
     return gradient.to(products.dtype)

@@ -90,6 +90,8 @@ class SequenceScorer(nn.Module):
             "targets": pack.targets[own_tokens],
             "own_tokens": own_tokens,
         }
+        if pack.candidates is not None:
+            tensors["candidates"] = pack.candidates[own_tokens]
         return SliceInputs(
             **{name: _uploaded(value, self._device) for name, value in tensors.items()},
             arguments={
@@ -111,6 +113,7 @@ class SequenceScorer(nn.Module):
         return TokenScores(
             logprobs=_gathered(own.logprobs, inputs, self._group),
             entropy=_gathered(own.entropy, inputs, self._group),
+            top_logprobs=None if own.top_logprobs is None else _gathered(own.top_logprobs, inputs, self._group),
         )
 
 
@@ -170,8 +173,8 @@ def _sequence_attention(
 
 
 def _gathered(own: Tensor, inputs: SliceInputs, group: SequenceGroup) -> Tensor:
-    """Returns the values of all trained tokens of the pack, `[tokens]`."""
-    placed = own.new_zeros(inputs.tokens).index_copy(0, inputs.own_tokens, own)
+    """Returns the values of all trained tokens of the pack, `[tokens, ...]`."""
+    placed = own.new_zeros((inputs.tokens, *own.shape[1:])).index_copy(0, inputs.own_tokens, own)
     result: Tensor = _SumForward.apply(placed, group.group)  # type: ignore[no-untyped-call]  # torch's
     return result
 

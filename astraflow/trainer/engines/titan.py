@@ -20,7 +20,7 @@ from astraflow.trainer.engines.attention.attention import kernel_of, packed_atte
 from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
 from astraflow.trainer.engines.base import Batching, ModelRole, Pack
 from astraflow.trainer.engines.fsdp import FsdpEngine, Sharding, sum_gradients
-from astraflow.trainer.engines.heads import target_scores
+from astraflow.trainer.engines.heads import target_scores, token_scores, with_candidates
 from astraflow.trainer.engines.scoring.choice import BatchingChoice
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.packing import pack_sequences
@@ -121,7 +121,7 @@ class _Scorer:
             positions=pack.positions.to(self.device)[None],
             attention_masks=self.kernel.plan(pack.segments, self.device),
         )
-        return TokenScores(logprobs=logprobs, entropy=entropy)
+        return token_scores(logprobs, entropy)
 
     def target_scores(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Computes the head, as its module's forward, where FSDP has gathered the weights."""
@@ -130,7 +130,7 @@ class _Scorer:
         logprobs, entropy = target_scores(
             hidden[0].index_select(0, pack.predictors.to(self.device)),
             self._model.lm_head.weight,
-            pack.targets.to(self.device),
+            with_candidates(pack.targets, pack.candidates).to(self.device),
             temperature=temperature,
         )
         return logprobs.clone(), entropy.clone()  # views would lose FSDP's hook at an operation in place

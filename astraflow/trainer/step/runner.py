@@ -274,14 +274,7 @@ class StepRunner:
                 return result.loss
 
             is_last = number == len(batch.packs)
-            engine.learn(
-                pack,
-                micro_batch_loss,
-                role=role,
-                temperature=self._temperature,
-                is_last=is_last,
-                candidates=part.top_tokens if role is ModelRole.POLICY else None,
-            )
+            engine.learn(pack, micro_batch_loss, role=role, temperature=self._temperature, is_last=is_last)
         return float(engine.ranks.sum(loss))
 
 

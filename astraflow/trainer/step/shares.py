@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -128,7 +129,7 @@ class Share:
     def decode(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Share:
         """Returns the share that `encode` encoded."""
         tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
-        packs = _decode_packs(facts, tensors)
+        packs = list(_with_candidates(_decode_packs(facts, tensors), tensors.get("top_tokens")))
         ends = np.cumsum([0, *facts["packs"]])
         return cls(
             version=facts["version"],
@@ -175,6 +176,14 @@ def _decode_packs(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> li
             )
         )
     return packs
+
+
+def _with_candidates(packs: Sequence[Pack], top_tokens: Tensor | None) -> Iterator[Pack]:
+    """Returns the packs with those of the tokens that are theirs as candidates. top_tokens: of all packs, in order."""
+    if top_tokens is None:
+        return iter(packs)
+    parts = top_tokens.long().split([len(pack.targets) for pack in packs])
+    return (replace(pack, candidates=part) for pack, part in zip(packs, parts, strict=True))
 
 
 def _positions(segment: Segment) -> Tensor:
@@ -294,15 +303,18 @@ def _share(
     batches: Sequence[tuple[Sequence[Sequence[PackUnit]], Tensor]],
 ) -> Share:
     """Returns a rank's share. batches: units of its packs and trained tokens of all rows, by optimizer batch."""
+    turns = rows.turns([row for bins, _ in batches for units in bins for unit in units for row in unit.rows])
+    packs = _with_candidates(
+        [build_pack(rows, units) for bins, _ in batches for units in bins], turns.get("top_tokens")
+    )
     return Share(
         version=int(rows.version),
         rows=facts,
         row_advantages=row_advantages.float(),
         is_own_version=torch.from_numpy(rows.is_own_version),
-        **rows.turns([row for bins, _ in batches for units in bins for unit in units for row in unit.rows]),
+        **turns,
         optimizer_batches=tuple(
-            OptimizerBatch(packs=tuple(build_pack(rows, units) for units in bins), lengths=lengths)
-            for bins, lengths in batches
+            OptimizerBatch(packs=tuple(islice(packs, len(bins))), lengths=lengths) for bins, lengths in batches
         ),
     )
 

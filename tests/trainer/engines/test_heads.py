@@ -59,6 +59,24 @@ def test_values_and_gradients_match_the_full_head(
         torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("chunk_bytes", [5000, 1 << 24])
+def test_several_targets_of_a_token_have_the_values_and_gradients_of_single_ones(chunk_bytes: int) -> None:
+    random = torch.Generator().manual_seed(2)
+    hidden, weight = (torch.randn(size, 12, generator=random).requires_grad_() for size in (9, 301))
+    targets = torch.randint(0, 301, (9, 4), generator=random)
+    weights = torch.randn(9, 4, generator=random)
+
+    together, entropy = target_scores(hidden, weight, targets, temperature=0.7, chunk_bytes=chunk_bytes)
+    apart = torch.stack([target_scores(hidden, weight, part, temperature=0.7)[0] for part in targets.T], 1)
+
+    torch.testing.assert_close(together, apart)
+    assert entropy.shape == (9,)
+    for actual, expected in zip(
+        *(torch.autograd.grad((values * weights).sum(), [hidden, weight]) for values in (together, apart)), strict=True
+    ):
+        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_a_frozen_head_has_no_gradient_but_propagates_one() -> None:
     hidden = torch.randn(5, 4).requires_grad_()
     weight, targets = torch.randn(7, 4), torch.arange(5)

@@ -26,6 +26,8 @@ class PackInputs:
     """int64 `[tokens]`: positions in the flattened `input_ids` that predict the trained tokens."""
     targets: Tensor
     """int64 `[tokens]`."""
+    candidates: Tensor | None = None
+    """int64 `[tokens, k]`: `Pack.candidates`."""
     arguments: dict[str, Any]
     """Further keyword arguments of the model."""
 

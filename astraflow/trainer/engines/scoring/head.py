@@ -7,7 +7,7 @@ from torch import Tensor
 
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.models.output_head import HeadForm
-from astraflow.trainer.engines.heads import target_scores
+from astraflow.trainer.engines.heads import target_scores, token_scores, with_candidates
 from astraflow.trainer.engines.scoring.base import PackInputs
 
 
@@ -38,13 +38,13 @@ class TargetHead:
         logprobs, entropy = target_scores(
             states,
             layer.weight,
-            inputs.targets,
+            with_candidates(inputs.targets, inputs.candidates),
             bias=layer.bias,
             form=self.form,
             temperature=temperature,
             is_compiled=self.is_compiled,
         )
-        return TokenScores(logprobs=logprobs, entropy=entropy)
+        return token_scores(logprobs, entropy)
 
     def compiled(self) -> "Head":
         """Returns the head with everything but matrix products compiled."""
@@ -61,8 +61,9 @@ class LogitsHead:
     def __call__(self, _layer: Any, states: Tensor, inputs: PackInputs, temperature: float) -> TokenScores:
         """Returns the scores."""
         logs = (states.float() / temperature).log_softmax(-1)
-        logprobs = logs.gather(-1, inputs.targets[:, None])[:, 0]
-        return TokenScores(logprobs=logprobs, entropy=-(logs.exp() * logs).sum(-1))
+        targets = with_candidates(inputs.targets, inputs.candidates)
+        logprobs = logs.gather(-1, targets.view(len(logs), -1)).view(targets.shape)
+        return token_scores(logprobs, -(logs.exp() * logs).sum(-1))
 
     def compiled(self) -> "Head":
         """Returns the head as it is."""
