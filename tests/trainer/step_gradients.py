@@ -3,7 +3,7 @@
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +16,7 @@ from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.batches import Batch, Row
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import named_weights
@@ -51,6 +52,8 @@ class Case:
     temperature: float = 0.8
     entropy_coefficient: float = 0.01
     has_critic: bool = False
+    head: int = 0
+    """Most likely tokens of the engine that were recorded, for the loss `reinforce, tis` with centering."""
     lora: LoraOptions | None = None
     """Adapters, which then are all that is trained."""
     engine_options: Mapping[str, Any] = field(default_factory=dict)
@@ -62,6 +65,8 @@ class Case:
         """Options of the algorithm."""
         options, _ = PLAIN_LOSSES[self.loss]
         loss: dict[str, Any] = {**options, "aggregation": self.aggregation}
+        if self.head:
+            loss["centering"] = self.head
         if self.entropy_coefficient:
             loss["entropy_coefficient"] = self.entropy_coefficient
         if self.aggregation == "fixed_length":
@@ -98,8 +103,11 @@ def tiny_model(*, is_tied: bool, experts: int = 0, window: int = 0) -> PreTraine
         )
 
 
-def mixed_batch() -> Batch:
-    """Returns groups of different sizes: a shared prompt, two turns, one row, a long row, a row without an answer."""
+def mixed_batch(*, head: int = 0) -> Batch:
+    """Returns groups of different sizes: a shared prompt, two turns, one row, a long row, a row without an answer.
+
+    head: most likely tokens of a random engine that are recorded of each token, some of them absent; 0: none.
+    """
     draws = np.random.default_rng(5)
     rows = []
     for group, (prompt_length, answers) in enumerate(
@@ -107,9 +115,24 @@ def mixed_batch() -> Batch:
     ):
         prompt = draws.integers(0, VOCABULARY, prompt_length)
         rows += [_row(draws, group, member, prompt, length) for member, length in enumerate(answers)]
+    if head:
+        rows = [replace(row, trajectory=_with_head(row.trajectory, draws, head)) for row in rows]
     return Batch(
         id=BatchId("solver:1"), policy=PolicyId("solver"), version=Version(0), is_redelivered=False, rows=tuple(rows)
     )
+
+
+def _with_head(trajectory: Trajectory, draws: np.random.Generator, head: int) -> Trajectory:
+    count = trajectory.model_tokens
+    engine = torch.from_numpy(draws.normal(0, 2, (count, VOCABULARY))).log_softmax(-1)
+    logprobs, tokens = engine.topk(head, -1)
+    if count:  # of one token nothing was recorded
+        logprobs[0], tokens[0] = -torch.inf, -1
+    columns = {
+        TokenColumn.TOP_TOKENS: tokens.numpy().astype("<i4"),
+        TokenColumn.TOP_LOGPROBS: logprobs.numpy().astype("<f2"),
+    }
+    return replace(trajectory, token_columns=columns)
 
 
 def _row(draws: np.random.Generator, group: int, member: int, prompt: np.ndarray[Any, Any], length: int) -> Row:
@@ -289,11 +312,31 @@ def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, 
         logprobs = distribution[number, before, ids[number, places]]
         losses = PLAIN_LOSSES[case.loss][1](logprobs, torch.from_numpy(row.logprobs), torch.tensor(advantages))
         loss = loss + weight * (losses - case.entropy_coefficient * entropy[number, before]).sum()
+        if case.head:
+            drifts = _drifts(distribution[number, before], row)
+            loss = loss + weight * (torch.tensor(advantages) * drifts).sum()
     loss.backward()
     gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
     if critic is not None:
         gradients |= critic.gradients(rows, [1 / total] * len(rows))
     return gradients, float(loss.detach())
+
+
+def _drifts(distribution: Tensor, row: Trajectory) -> Tensor:
+    """Returns the term of score centering of each token for weights truncated at 2, by the table of its paper."""
+    drifts = []
+    tokens = torch.from_numpy(row.token_columns[TokenColumn.TOP_TOKENS].astype(np.int64))
+    recorded = torch.from_numpy(row.token_columns[TokenColumn.TOP_LOGPROBS].astype(np.float64))
+    for logprobs, ids, engine in zip(distribution, tokens, recorded, strict=True):
+        if ids[0] < 0:
+            drifts.append(torch.zeros((), dtype=torch.float64))
+            continue
+        head = logprobs[ids]
+        p, q = head.detach().exp(), engine.exp()
+        rho = (1 - q.sum()) / max(1 - p.sum(), 1e-6)
+        m, alpha = p.minimum(2 * q), torch.tensor(1.0).minimum(2 * rho)
+        drifts.append(((m - alpha * p) * head).sum())
+    return torch.stack(drifts) if drifts else distribution.new_zeros(0)
 
 
 def _gains(batch: Batch) -> list[float]:

@@ -8,7 +8,7 @@ import pytest
 from astraflow.trainer.engines.adapters import LoraOptions
 from astraflow.trainer.engines.base import Batching
 from tests.trainer.plain_losses import PLAIN_LOSSES
-from tests.trainer.step_gradients import ENGINES, Case, largest_difference, reference_gradients
+from tests.trainer.step_gradients import ENGINES, Case, largest_difference, mixed_batch, reference_gradients
 
 BOUND = 1e-6
 """Largest accepted difference from float64, as a share of the largest gradient: rounding of float32, of which up to
@@ -40,6 +40,8 @@ CASES = {
     "rows": Case(engine_options=ROWS),
     "rows, packs of 100 tokens": Case(engine_options=ROWS, micro_batch_tokens=100, has_critic=True),
     "rows, experts, each alone": Case(engine_options=ROWS, micro_batch_tokens=1, experts=4, is_tied=False),
+    "centred": Case(loss="reinforce, tis", head=5, batch=mixed_batch(head=5), micro_batch_tokens=64),
+    "centred, rows": Case(loss="reinforce, tis", head=5, batch=mixed_batch(head=5), engine_options=ROWS),
     "three optimizer steps by sequence": Case(minibatches=3, aggregation="sequence_mean", micro_batch_tokens=64),
 }
 
