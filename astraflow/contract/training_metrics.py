@@ -189,6 +189,18 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             MetricUnit.SHARE,
             "Share of trained tokens that are dropped because the engine recorded no finite log-probability.",
         ),
+        (
+            "head_mass",
+            "Recorded probability",
+            MetricUnit.SHARE,
+            "Mean probability, under the engine, of the most likely tokens that it recorded for score centering.",
+        ),
+        (
+            "centering_size",
+            "Centering",
+            MetricUnit.NUMBER,
+            "Mean sum of the magnitudes of the weights that centering subtracts; 0 where engine and trainer agree.",
+        ),
     ),
     *_metrics(
         MetricGroup.ENDINGS,
