@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qw
 
 from astraflow.contract.errors import Conflict, InternalError, InvalidInput, Unavailable
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, joined
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.contract.weights import Dtype
 from astraflow.models import models
@@ -68,6 +69,25 @@ def generated_with(
 
 async def generated(engine: Engine, texts: list[Int32Array], sampling: Sampling) -> list[Generation]:
     return list(await within(asyncio.gather(*generated_with(engine, texts, sampling))))
+
+
+@pytest.mark.anyio
+async def test_the_most_likely_tokens_are_recorded_for_requests_that_ask(engine: Engine) -> None:
+    asking = Sampling(max_new_tokens=5, temperature=0.7, top_k=6, top_tokens=8)
+
+    recorded, plain = await within(
+        asyncio.gather(
+            engine.generate("asking", PROMPT, asking), engine.generate("other", PROMPT, Sampling(max_new_tokens=5))
+        )
+    )
+
+    assert not plain.columns
+    tokens, logprobs = (recorded.columns[kind] for kind in (TokenColumn.TOP_TOKENS, TokenColumn.TOP_LOGPROBS))
+    assert tokens.shape == logprobs.shape == (len(recorded.tokens), 8)
+    for position, (token, logprob) in enumerate(zip(recorded.tokens, recorded.logprobs, strict=True)):
+        assert np.isfinite(logprobs[position]).sum() == 6  # the others cannot be sampled
+        assert logprobs[position, tokens[position] == token] == pytest.approx(logprob, abs=2e-3)
+    np.testing.assert_allclose(np.exp(logprobs.astype(np.float64)).sum(1), 1, atol=2e-3)
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from astraflow.contract.errors import InternalError
 from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.token_columns import ColumnArray
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.raas.engines.local.prefixes import Prefix
 from astraflow.raas.engines.local.sampling import draw, log_distribution, random_uniforms
@@ -159,9 +160,11 @@ class Batcher(ABC):
     def _append(self, first: int, logits: Tensor) -> list[EndedSequence]:
         """Draws a token for each of `running[first:]` from its row of logits; removes and returns ended sequences."""
         sequences = self.running[first:]
-        tokens, logprobs = self._next_tokens(sequences, logits)
+        tokens, logprobs, top = self._next_tokens(sequences, logits)
         ended: dict[int, EndedSequence] = {}
         for row, sequence in enumerate(sequences):
+            if top is not None and sequence.sampling.top_tokens:
+                sequence.top.append((top[0][row], top[1][row]))
             finish = sequence.append(tokens[row], logprobs[row])
             if finish is not None:
                 self._retain(first + row)
@@ -169,8 +172,11 @@ class Batcher(ABC):
         self._free(ended)
         return list(ended.values())
 
-    def _next_tokens(self, sequences: list[Sequence], logits: Tensor) -> tuple[list[int], list[float]]:
-        """Returns the next token of each sequence, drawn or forced, and its logprob."""
+    def _next_tokens(
+        self, sequences: list[Sequence], logits: Tensor
+    ) -> tuple[list[int], list[float], tuple[ColumnArray, ColumnArray] | None]:
+        """Returns the next token of each sequence, drawn or forced, its logprob, and the most likely tokens with their
+        logprobs, `[sequences, k]`, as many as any sequence records; None for none."""
         samplings = [sequence.sampling for sequence in sequences]
         distribution = log_distribution(
             logits,
@@ -191,7 +197,11 @@ class Batcher(ABC):
                 "cannot sample: the logits of the model are not finite; check its weights and the option compute_dtype",
                 code="engine.non_finite_logits",
             )
-        return tokens.tolist(), logprobs
+        width = min(max(sampling.top_tokens for sampling in samplings), distribution.shape[-1])
+        if not width:
+            return tokens.tolist(), logprobs, None
+        values, ids = distribution.topk(width, dim=-1)
+        return tokens.tolist(), logprobs, (ids.to("cpu", torch.int32).numpy(), values.to("cpu", torch.float16).numpy())
 
     def _cuts(self, values: list[float] | list[int], *, without: int) -> Tensor | None:
         """Returns the values `[rows]`; None when no row has a cut."""

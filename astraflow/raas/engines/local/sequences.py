@@ -9,6 +9,7 @@ import numpy as np
 
 from astraflow.contract.ids import Version
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
+from astraflow.contract.rollouts.token_columns import TOP_COLUMNS, ColumnArray, TokenColumn, TokenColumns
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.raas.engines.continuations import tokens_of_stop
 
@@ -32,6 +33,8 @@ class Sequence:
     """Returns the text of tokens; required for stop strings."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    top: list[tuple[ColumnArray, ColumnArray]] = field(default_factory=list)
+    """For each token the most likely ones and their logprobs, if the request asks for them: at least as many."""
     spans: list[VersionSpan] = field(default_factory=list)
     """Version spans of the tokens before the latest weight swap."""
 
@@ -70,6 +73,7 @@ class Sequence:
         """Discards the generated tokens: a score must come from a single version."""
         self.tokens.clear()
         self.logprobs.clear()
+        self.top.clear()
         self.spans.clear()
 
     def generation(self, finish: Finish) -> Generation:
@@ -79,7 +83,17 @@ class Sequence:
             logprobs=np.array(self.logprobs, dtype=np.float32),
             spans=tuple(self.spans),
             finish=finish,
+            columns=self._columns() if self.sampling.top_tokens else {},
         )
+
+    def _columns(self) -> TokenColumns:
+        count, width = len(self.tokens), self.sampling.top_tokens
+        columns = {column: np.full((count, width), column.absent, column.dtype) for column in TOP_COLUMNS}
+        for row, (tokens, logprobs) in enumerate(self.top):
+            kept = len(tokens[:width])
+            columns[TokenColumn.TOP_TOKENS][row, :kept] = tokens[:width]
+            columns[TokenColumn.TOP_LOGPROBS][row, :kept] = logprobs[:width]
+        return columns
 
 
 def random_stream_key(seed: int, request_id: str) -> int:
