@@ -46,12 +46,12 @@ def distributions(seed: int, *, head: int = VOCABULARY) -> tuple[Tensor, Tensor,
 
 
 def token_data(token: int, engine: Tensor, advantage: float, current: Tensor, ids: Tensor | None) -> TokenData:
-    one = torch.zeros(1, dtype=torch.int64)
+    number = torch.zeros(1, dtype=torch.int64)
     return TokenData(
-        row_indices=one,
-        turn_indices=one,
+        row_indices=number,
+        turn_indices=number,
         behaviour_logprobs=engine[token : token + 1],
-        is_own_version=one.bool(),
+        is_own_version=number.bool(),
         advantages=torch.tensor([advantage], dtype=torch.float64),
         current_logprobs=current[token : token + 1],
         proximal_logprobs=current[token : token + 1],
@@ -61,11 +61,11 @@ def token_data(token: int, engine: Tensor, advantage: float, current: Tensor, id
 
 
 def statistics() -> BatchStatistics:
-    ones = torch.ones(1, dtype=torch.int64)
+    counts = torch.ones(1, dtype=torch.int64)
     rows = RowData(
-        groups=ones, slots=ones, weights=ones.float(), is_counted=ones.bool(), lengths=ones, is_truncated=~ones.bool()
+        groups=counts, slots=counts, weights=counts.float(), is_counted=counts.bool(), lengths=counts, is_truncated=~counts.bool()
     )
-    return BatchStatistics(tokens=1, trajectories=1, lengths=ones, rows=rows)
+    return BatchStatistics(tokens=1, trajectories=1, lengths=counts, rows=rows)
 
 
 def mean_gradient(spec: dict[str, Any], logits: Tensor, engine: Tensor, advantage: float, ids: Tensor | None) -> Tensor:
