@@ -63,7 +63,12 @@ def token_data(token: int, engine: Tensor, advantage: float, current: Tensor, id
 def statistics() -> BatchStatistics:
     counts = torch.ones(1, dtype=torch.int64)
     rows = RowData(
-        groups=counts, slots=counts, weights=counts.float(), is_counted=counts.bool(), lengths=counts, is_truncated=~counts.bool()
+        groups=counts,
+        slots=counts,
+        weights=counts.float(),
+        is_counted=counts.bool(),
+        lengths=counts,
+        is_truncated=~counts.bool(),
     )
     return BatchStatistics(tokens=1, trajectories=1, lengths=counts, rows=rows)
 
