@@ -40,7 +40,7 @@ class TokenColumn(Enum):
         return _ABSENT.get(self, 0)
 
 
-_DTYPES = {
+_DTYPES: Mapping[TokenColumn, np.dtype[Any]] = {
     TokenColumn.TOP_TOKENS: np.dtype("<i4"),
     TokenColumn.TOP_LOGPROBS: np.dtype("<f2"),
     TokenColumn.KEPT_TOKENS: np.dtype("<i4"),

@@ -135,7 +135,7 @@ class Share:
             version=facts["version"],
             rows=RowData(**{name: tensors[f"rows.{name}"] for name in RowData.__slots__}),
             **{name: tensors[name] for name in _SHARE_TENSORS},
-            **{name: tensors.get(name) for name in _OPTIONAL_TENSORS},
+            **{name: tensors[name] for name in _OPTIONAL_TENSORS if name in tensors},
             optimizer_batches=tuple(
                 OptimizerBatch(packs=tuple(packs[begin:end]), lengths=lengths)
                 for begin, end, lengths in zip(ends[:-1], ends[1:], tensors["lengths"], strict=True)
