@@ -14,6 +14,7 @@ from astraflow.contract.rollouts.generation import Finish, Generation, VersionSp
 from astraflow.contract.rollouts.limits import MAX_TRAJECTORIES, EpisodeBounds, RowLimits
 from astraflow.contract.rollouts.partial_rollouts import RecordedGeneration
 from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.token_columns import TokenColumn, TokenColumns
 from astraflow.contract.rollouts.trajectories import Episode, Trajectories, Trajectory
 from astraflow.dataflow.admission.limits import (
     EXTRA_TOKENS,
@@ -55,6 +56,11 @@ def ids(last: int) -> np.ndarray[Any, np.dtype[np.int32]]:
     return np.array([0, 1, 2, 3, 4, 5, 6, last], np.int32)
 
 
+def candidates(last: int) -> TokenColumns:
+    tokens = np.array([[0], [1], [2], [3], [last]], "<i4")
+    return {TokenColumn.TOP_TOKENS: tokens, TokenColumn.TOP_LOGPROBS: np.full((5, 1), -1, "<f2")}
+
+
 def logprobs(last: float) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.array([-0.5, 0.0, -999.0, 9e-4, last], np.float32)
 
@@ -84,6 +90,7 @@ CASES: list[tuple[str | None, tuple[Trajectory, ...]]] = [
     ("token_id", (trajectory(tokens=ids(100)),)),
     ("token_id", (trajectory(tokens=ids(2**31 - 1)),)),
     ("token_id", (trajectory(tokens=ids(-1)),)),
+    ("token_id", (trajectory(token_columns=candidates(100)),)),
     ("token_id", (trajectory(tokens=ids(-(2**31))),)),
     ("token_id", (trajectory(), trajectory(tokens=ids(100)))),
     (None, (shaped(80 + EXTRA_TOKENS - 10, 10),)),

@@ -146,7 +146,7 @@ def token_columns(draw: st.DrawFn, tokens: int) -> TokenColumns:
     columns: dict[TokenColumn, Any] = {}
     if draw(st.booleans()):
         ids = draw(st.lists(st.integers(-1, 2**31 - 1), min_size=size, max_size=size))
-        logprobs = draw(st.lists(st.floats(max_value=0, width=16, allow_nan=False), min_size=size, max_size=size))
+        logprobs = draw(st.lists(st.floats(max_value=-2, width=16, allow_nan=False), min_size=size, max_size=size))
         columns[TokenColumn.TOP_TOKENS] = np.array(ids, "<i4").reshape(tokens, width)
         columns[TokenColumn.TOP_LOGPROBS] = np.array(logprobs, "<f2").reshape(tokens, width)
     if draw(st.booleans()):

@@ -15,6 +15,9 @@ from astraflow.contract.errors import InvalidInput
 MAX_WIDTH: Final = 256
 """Most entries of a token in a column."""
 
+_MAX_MASS = 1.01
+"""Largest sum of the probabilities of a token's candidates, whose logprobs are rounded to float16."""
+
 
 class TokenColumn(Enum):
     """Quantity that an engine can record of each token. Its value is its name on the wire, where wider element types
@@ -73,6 +76,9 @@ def check_columns(columns: TokenColumns, *, tokens: int) -> None:
                 raise _invalid(column, f"it has the value {array.min()}; give {column.absent:.0f} where nothing is")
         elif not (0 <= array.max() <= 1 if column is TokenColumn.KEPT_MASS else array.max() <= 0):
             raise _invalid(column, f"its largest value is {array.max()}; give probabilities, or logprobs of at most 0")
+    likely = columns.get(TokenColumn.TOP_LOGPROBS)
+    if likely is not None and np.exp(likely, dtype=np.float32).sum(1).max(initial=0) > _MAX_MASS:
+        raise _invalid(TokenColumn.TOP_LOGPROBS, "the probabilities of a token's candidates sum to more than 1")
     top = [columns[column].shape for column in (TokenColumn.TOP_TOKENS, TokenColumn.TOP_LOGPROBS) if column in columns]
     if len(top) == 1 or len(set(top)) > 1:
         raise _invalid(TokenColumn.TOP_LOGPROBS, "the most likely tokens and their logprobs differ in shape; give both")

@@ -24,6 +24,7 @@ from astraflow.contract.rollouts.spans import Author, Span, cached_span
 from astraflow.contract.rollouts.spans import Ending as Ending  # part of the interface of trajectories
 from astraflow.contract.rollouts.timelines import Hop
 from astraflow.contract.rollouts.token_columns import (
+    TokenColumn,
     TokenColumns,
     check_columns,
     columns_nbytes,
@@ -185,17 +186,19 @@ class Extremes:
     """Extremes of the arrays of trajectories, for comparisons with limits."""
 
     largest_token: int
-    """Largest token id, where a negative one counts as 2**31 or more; 0 without tokens."""
+    """Largest token id, also of candidates, where a negative one counts as 2**31 or more; 0 without tokens."""
     lowest_logprob: float
     """NaN if any logprob is; 0 without logprobs."""
     highest_logprob: float
     """The same."""
 
     @classmethod
-    def of(cls, tokens: Int32Array, logprobs: Float32Array) -> "Extremes":
+    def of(cls, tokens: Int32Array, logprobs: Float32Array, columns: TokenColumns) -> "Extremes":
         """Computes them: one pass over the tokens, two over the logprobs."""
+        largest = int(np.asarray(tokens, np.int32).view(np.uint32).max(initial=0))
+        candidates = columns.get(TokenColumn.TOP_TOKENS)
         return cls(
-            int(np.asarray(tokens, np.int32).view(np.uint32).max(initial=0)),
+            largest if candidates is None else max(largest, int(candidates.max(initial=0))),
             float(logprobs.min()) if len(logprobs) else 0.0,
             float(logprobs.max()) if len(logprobs) else 0.0,
         )
@@ -243,7 +246,7 @@ class TrajectoryColumns:
     @property
     def extremes(self) -> "Extremes":
         """Extremes of the arrays, computed once."""
-        extremes = self._extremes or Extremes.of(self.tokens, self.logprobs)
+        extremes = self._extremes or Extremes.of(self.tokens, self.logprobs, self.token_columns)
         object.__setattr__(self, "_extremes", extremes)
         return extremes
 
@@ -367,7 +370,7 @@ class Trajectories(Sequence[Trajectory]):
     def extremes(self) -> Extremes:
         """Extremes of tokens and logprobs of all trajectories."""
         is_whole = self.begin == 0 and self.end == len(self.columns)
-        return self.columns.extremes if is_whole else Extremes.of(self.tokens, self.logprobs)
+        return self.columns.extremes if is_whole else Extremes.of(self.tokens, self.logprobs, self.token_columns)
 
     @property
     def size_bytes(self) -> int:

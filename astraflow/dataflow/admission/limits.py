@@ -188,7 +188,7 @@ def generation_defect(recorded: RecordedGeneration, *, limits: ResultLimits, row
         return Defect(limit="request", boundary=Boundary.WORKFLOW, cause=cause)
     if len(tokens) > most:
         return _too_long(len(tokens), most)
-    extremes = Extremes.of(tokens, recorded.generation.logprobs)
+    extremes = Extremes.of(tokens, recorded.generation.logprobs, recorded.generation.columns)
     return _token_defect(extremes, row.vocabulary or _ALL_TOKENS) or _logprob_defect(extremes)
 
 

@@ -34,6 +34,7 @@ def written(columns: TokenColumns, tokens: int) -> Trajectory:
         top([[1]]),
         top([[1], [-2]]),
         top([[1], [2]], logprob=0.5),
+        top([[1, 2, 3], [4, 5, 6]]),
         top([[1], [2]], logprob=float("nan")),
         {TokenColumn.KEPT_MASS: np.full((2, 1), 1.5, "<f2")},
         {TokenColumn.KEPT_TOKENS: np.zeros((2, 1), "<i8")},

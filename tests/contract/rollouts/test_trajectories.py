@@ -135,11 +135,11 @@ def test_a_generation_of_unequal_lengths_is_refused(tokens: int, logprobs: int, 
 def test_extremes_show_negative_tokens_as_large_ones(
     tokens: list[int], logprobs: list[float], extremes: Extremes
 ) -> None:
-    assert Extremes.of(np.array(tokens, np.int32), np.array(logprobs, np.float32)) == extremes
+    assert Extremes.of(np.array(tokens, np.int32), np.array(logprobs, np.float32), {}) == extremes
 
 
 def test_a_logprob_that_is_no_number_makes_both_extremes_of_logprobs_nan() -> None:
-    extremes = Extremes.of(np.zeros(1, np.int32), np.array([-1.0, np.nan, -2.0] * 9, np.float32))
+    extremes = Extremes.of(np.zeros(1, np.int32), np.array([-1.0, np.nan, -2.0] * 9, np.float32), {})
     assert np.isnan([extremes.lowest_logprob, extremes.highest_logprob]).all()
 
 

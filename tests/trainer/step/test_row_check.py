@@ -10,6 +10,7 @@ from astraflow.contract.batches import Batch, Row
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.trainer.step.row_check import without_bad_rows
 from tests import make
@@ -53,6 +54,14 @@ def test_a_bad_row_is_dropped_and_counted_with_its_cause(cause: str) -> None:
     kept, metrics = without_bad_rows(batch, LIMITS)
     assert [row.node for row in kept.rows] == ["n-0.1", "n-2.1"]
     assert metrics == {"dropped_rows": 1.0, f"dropped_{cause}": 1.0}
+
+
+def test_a_candidate_outside_of_the_vocabulary_drops_its_row_too() -> None:
+    candidates = np.array([[1], [2], [3], [4], [32]], "<i4")
+    columns = {TokenColumn.TOP_TOKENS: candidates, TokenColumn.TOP_LOGPROBS: np.full((5, 1), -1, "<f2")}
+    kept, metrics = without_bad_rows(batch_of(trajectory(), trajectory(token_columns=columns)), LIMITS)
+    assert [row.node for row in kept.rows] == ["n-0.1"]
+    assert metrics == {"dropped_rows": 1.0, "dropped_token_id": 1.0}
 
 
 @pytest.mark.parametrize("last", [-1, -(2**31), 2**31 - 1])
