@@ -61,7 +61,8 @@ def _bad_rows(columns: TrajectoryColumns, limits: RowLimits, *, newest: int) -> 
     yield from _of_entries(ids >= (limits.vocabulary or 2**31), token_ends, "token_id")
     candidates = columns.token_columns.get(TokenColumn.TOP_TOKENS)
     if candidates is not None:
-        yield from _of_entries((candidates >= (limits.vocabulary or 2**31)).any(1), logprob_ends, "token_id")
+        largest = candidates.max(1, initial=0)
+        yield from _of_entries(largest >= (limits.vocabulary or 2**31), logprob_ends, "token_id")
     yield from _of_rows(np.diff(token_ends) > (limits.tokens or np.inf), "tokens")
     yield from _of_rows(begins_written, "no_context")
     yield from _of_entries(~is_logprob, logprob_ends, "logprob")
