@@ -62,6 +62,8 @@ EXACT = LogprobTolerance(max=1e-3)
 """Tolerance in float32."""
 ROUNDED = LogprobTolerance(mean=0.02, p99=0.25)
 """Tolerance in bfloat16 and float16, where the largest of a few differences is 0.1 to 0.2 for noisy weights."""
+COARSE = LogprobTolerance(mean=0.5)
+"""Tolerance of weights that are rounded to few bits; those of another version differ by more."""
 UNLIMITED = LogprobTolerance()
 """Tolerance of simulated engines, whose logprobs are not those of a model."""
 
