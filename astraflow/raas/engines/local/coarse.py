@@ -55,4 +55,5 @@ def coarse(weights: Tensor, levels: int) -> Tensor:
     padding = -weights.shape[1] % _GROUP
     groups = nn.functional.pad(weights.float(), (0, padding)).unflatten(1, (-1, _GROUP))
     scales = (groups.abs().amax(-1, keepdim=True) / levels).clamp(min=torch.finfo(torch.float32).tiny)
-    return ((groups / scales).round() * scales).flatten(1)[:, : weights.shape[1]].to(weights.dtype)
+    rounded: Tensor = ((groups / scales).round() * scales).flatten(1)[:, : weights.shape[1]]
+    return rounded.to(weights.dtype)
