@@ -121,7 +121,7 @@ def hidden_states(
 ) -> Tensor:
     """Runs the decoder without its head: `[rows, width]` ids -> `[rows, width, hidden]`.
 
-    position_ids: `[rows, width]`; None counts from 0. masks: as the decoder takes them (`ragged_masks`); None: causal,
+    position_ids: `[rows, width]`; None counts from 0. masks: as the decoder takes them (`RaggedMasks`); None: causal,
     and in windows or chunks where a layer has them, which is faster. cache: transformers' cache protocol
     (`update(keys, values, layer)` and its sizes); None stores nothing.
     """
@@ -133,13 +133,15 @@ def hidden_states(
     return hidden
 
 
-def logits_at(model: PreTrainedModel, hidden: Tensor, positions: Tensor) -> Tensor:
+def logits_at(model: PreTrainedModel, hidden: Tensor, positions: Tensor, *, form: HeadForm | None = None) -> Tensor:
     """Returns float32 logits `[n, vocabulary]` at `positions` only (int64 `[n]`, into the flattened `[rows * width]`).
 
+    form: of the head; None reads it from the configuration.
     Other positions cost nothing: most tokens are prompts, and the head is most of the arithmetic of a small model.
     """
     head = model.get_output_embeddings()
-    return HeadForm.of(model.config).logits(head(hidden.flatten(0, 1).index_select(0, positions)))
+    form = HeadForm.of(model.config) if form is None else form
+    return form.logits(head(hidden.flatten(0, 1).index_select(0, positions)))
 
 
 def cast(model: PreTrainedModel, *, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -131,10 +132,14 @@ class HuggingFaceModel:
         return self._folder()
 
     def write_server_files(self, folder: Path) -> None:
-        """Copies all files but the weights."""
+        """Copies all files but the weights. These are published without the quantisation of a checkpoint (GPT-OSS)."""
         for file in self._folder().iterdir():
             if file.is_file() and not file.name.endswith(_WEIGHT_FILES):
                 shutil.copy(file, folder / file.name)
+        config = folder / "config.json"
+        values = json.loads(config.read_text())
+        if values.pop("quantization_config", None) is not None:
+            config.write_text(json.dumps(values, indent=2))
 
     def load(self, folder: Path) -> PreTrainedModel:
         """Returns the model with the weights of a prepared folder, in float32."""

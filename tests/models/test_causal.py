@@ -23,7 +23,7 @@ from transformers import (
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.causal import attention_window, check_supported, hidden_states
-from astraflow.models.masks import ragged_masks
+from astraflow.models.masks import RaggedMasks
 from astraflow.trainer.engines.base import Batching
 from astraflow.trainer.engines.scoring.choice import choose_batching
 from astraflow.trainer.engines.scoring.scorer import Scorer
@@ -99,7 +99,7 @@ def test_windows_are_computed_in_packs_and_with_a_cache(kind: str) -> None:
     ids = torch.arange(1, 13)[None]
     with torch.no_grad():
         expected = model(input_ids=ids, use_cache=False).logits
-        states = hidden_states(model, ids, masks=ragged_masks(model, torch.arange(12)[None], 12))
+        states = hidden_states(model, ids, masks=RaggedMasks(model).of(torch.arange(12)[None], 12))
         full = hidden_states(model, ids, masks=torch.ones(12, 12, dtype=torch.bool).tril()[None, None])
     torch.testing.assert_close(model.get_output_embeddings()(states), expected, rtol=0, atol=1e-5)
     assert not torch.allclose(states, full, atol=1e-5)

@@ -1,5 +1,6 @@
 """Models from local folders, and the errors for invalid folders."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -55,6 +56,19 @@ def test_variables_of_the_chat_template_are_those_of_the_options(folder: Path) -
     spec = {"kind": "huggingface", "path": str(folder), "thinking": False, "template_values": values}
     tokenizer = build_tokenizer(spec)
     assert tokenizer.decode(tokenizer.encode_chat([{"role": "user", "content": "hi"}])) == "low False hi"
+
+
+def test_published_weights_have_no_quantisation_of_the_checkpoint(folder: Path, tmp_path: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    quantised = tmp_path / "quantised"
+    shutil.copytree(folder, quantised)
+    (quantised / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "mxfp4"}}))
+    served = tmp_path / "served"
+    served.mkdir()
+
+    models.build({"kind": "huggingface", "path": str(quantised)}).write_server_files(served)
+
+    assert json.loads((served / "config.json").read_text()) == config
 
 
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:

@@ -449,7 +449,7 @@ async def test_a_failed_step_fails_all_its_requests_and_later_ones_are_served(
         raise MemoryError("no room for keys")
 
     with monkeypatch.context() as broken:
-        broken.setattr("astraflow.raas.engines.local.slots.logits_at", fail)
+        broken.setattr("astraflow.raas.engines.local.batcher.logits_at", fail)
         outcomes = await within(
             asyncio.gather(
                 *(engine.generate(f"{n}", PROMPT, Sampling(max_new_tokens=5)) for n in range(3)), return_exceptions=True

@@ -16,6 +16,8 @@ from astraflow.contract.errors import InternalError
 from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.token_columns import ColumnArray
 from astraflow.contract.rollouts.trajectories import Int32Array
+from astraflow.models.causal import logits_at
+from astraflow.models.output_head import HeadForm
 from astraflow.raas.engines.local.prefixes import Prefix
 from astraflow.raas.engines.local.sampling import draw, log_distribution, random_uniforms
 from astraflow.raas.engines.local.sequences import Sequence
@@ -71,6 +73,7 @@ class Batcher(ABC):
         self._model = model
         self._limits = limits
         self._device = model.device
+        self._head_form = HeadForm.of(model.config)
 
     @property
     def cache_used(self) -> float:
@@ -206,6 +209,9 @@ class Batcher(ABC):
     def _cuts(self, values: list[float] | list[int], *, without: int) -> Tensor | None:
         """Returns the values `[rows]`; None when no row has a cut."""
         return None if all(value == without for value in values) else torch.tensor(values).to(self._device)
+
+    def _logits_at(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        return logits_at(self._model, hidden, positions, form=self._head_form)
 
     def _last_tokens(self) -> Tensor:
         """Returns the last token of every sequence, `[running, 1]`."""

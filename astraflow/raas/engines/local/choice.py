@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.rollouts.generation import Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
-from astraflow.models.masks import short_spans
+from astraflow.models.check_conditions import check_conditions
 from astraflow.models.output_head import has_known_head
 from astraflow.raas.engines.local.batcher import Batcher, BatchLimits
 from astraflow.raas.engines.local.lockstep import LockstepBatcher, RecomputingBatcher
@@ -21,12 +21,16 @@ from astraflow.runtime.logs import get_logger
 
 log = get_logger()
 
-_BATCHERS: tuple[type[Batcher], ...] = (SlotBatcher, LockstepBatcher, RecomputingBatcher)
-_COSTS: Mapping[str, str] = {
-    LockstepBatcher.way: "a step has a forward pass for each length of the running sequences, and turns of "
-    "conversations are computed from their beginning",
-    RecomputingBatcher.way: "each token costs a forward pass over its whole sequence",
-}
+_FROM_BEGINNING = "turns of conversations are computed from their beginning"
+_LOCKSTEP = f"a step has a forward pass for each length of the running sequences, and {_FROM_BEGINNING}"
+_WHOLE = "each token costs a forward pass over its whole sequence"
+_CANDIDATES: tuple[tuple[type[Batcher], bool, str], ...] = (
+    (SlotBatcher, True, ""),
+    (SlotBatcher, False, _FROM_BEGINNING),
+    (LockstepBatcher, False, _LOCKSTEP),
+    (RecomputingBatcher, False, _WHOLE),
+)
+"""Batchers, whether they keep what ended sequences have computed, and what they cost; the fastest first."""
 _TOLERANCE = 1e-3
 """Largest accepted difference of a logprob in float32, in nats."""
 _ROUNDED_TOLERANCE = 0.1
@@ -41,12 +45,13 @@ def exact_batcher(model: PreTrainedModel, limits: BatchLimits) -> Batcher:
     Raises: InvalidInput when none is, as with weights that are not finite.
     """
     reasons: list[str] = []
-    for kind in _BATCHERS:
-        reason = _reason_against(kind, model)
+    for kind, keeps_prefixes, cost in _CANDIDATES:
+        prefix_bytes = limits.prefix_bytes if keeps_prefixes else 0
+        reason = _reason_against(kind, model, prefix_bytes=_LIMITS.prefix_bytes if keeps_prefixes else 0)
         if reason is None:
             if reasons:
-                log.warning("engine_batches_slowly", way=kind.way, cost=_COSTS[kind.way], reasons=reasons)
-            return kind(model, limits)
+                log.warning("engine_batches_slowly", way=kind.way, cost=cost, reasons=reasons)
+            return kind(model, replace(limits, prefix_bytes=prefix_bytes))
         reasons.append(f"{kind.way}: {reason}")
     raise InvalidInput(
         f"cannot serve a {type(model).__name__} in the engine local_torch: its logprobs are not those of the model "
@@ -55,13 +60,14 @@ def exact_batcher(model: PreTrainedModel, limits: BatchLimits) -> Batcher:
     )
 
 
-def _reason_against(kind: type[Batcher], model: PreTrainedModel) -> str | None:
+def _reason_against(kind: type[Batcher], model: PreTrainedModel, *, prefix_bytes: int) -> str | None:
     """Returns why the batcher is not exact; None when it is."""
     if kind is not RecomputingBatcher and not has_known_head(model, model.device):
         return "its logits are not a linear layer of its last hidden state, scaled and bounded as configured"
-    with short_spans(model):
+    with check_conditions(model):
         try:
-            gaps = np.concatenate([np.abs(gap) for gap in _gaps(kind(model, _LIMITS), model)])
+            batcher = kind(model, replace(_LIMITS, prefix_bytes=prefix_bytes))
+            gaps = np.abs(np.concatenate(_gaps(batcher, model)))
         except AstraFlowError as problem:
             return str(problem)
         except Exception as problem:  # code of a model that does not support this use of a cache

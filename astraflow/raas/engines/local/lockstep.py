@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from astraflow.models.causal import logits_at
 from astraflow.models.state_cache import StateCache
 from astraflow.raas.engines.local.batcher import Batcher, BatchLimits, Joining, by_length, distinct_rows, padded_ids
 from astraflow.raas.engines.local.sequences import Sequence
@@ -81,7 +80,7 @@ class LockstepBatcher(Batcher):
 
     def _last_logits(self, hidden: Tensor) -> Tensor:
         """Returns the logits of the last token of each row."""
-        return logits_at(self._model, hidden[:, -1:], torch.arange(len(hidden), device=self._device))
+        return self._logits_at(hidden[:, -1:], torch.arange(len(hidden), device=self._device))
 
 
 class RecomputingBatcher(Batcher):

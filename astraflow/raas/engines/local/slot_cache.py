@@ -50,6 +50,11 @@ class SlotCache:
         self._width = 0
         self._forward: _Prefill | _Continuation | _Decode
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether layers attend to earlier tokens."""
+        return bool(self._keys)
+
     def reserve(self, rows: int, width: int) -> None:
         """Grows the storage to that many slots and tokens; the content stays."""
         if rows <= self._rows and width <= self._width:

@@ -9,8 +9,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from astraflow.contract.rollouts.trajectories import Int32Array
-from astraflow.models.causal import hidden_states, logits_at
-from astraflow.models.masks import has_states, ragged_masks
+from astraflow.models.causal import hidden_states
+from astraflow.models.masks import RaggedMasks, has_states
 from astraflow.raas.engines.local.batcher import (
     Batcher,
     BatchLimits,
@@ -36,6 +36,7 @@ class SlotBatcher(Batcher):
     def __init__(self, model: PreTrainedModel, limits: BatchLimits) -> None:
         super().__init__(model, limits)
         self._cache = SlotCache()
+        self._masks = RaggedMasks(model)
         self._has_states = has_states(model)
         store = WholePrefixStore if self._has_states else PrefixStore
         self._prefixes = store(limits.prefix_bytes)
@@ -60,7 +61,7 @@ class SlotBatcher(Batcher):
             self._cache.begin_prefill(slots, sources)
             hidden = hidden_states(self._model, self._to_device(ids), cache=self._cache)
         ends = np.arange(len(rows)) * ids.shape[1] + np.array([row.computed for row in rows]) - 1
-        return logits_at(self._model, hidden, self._to_device(ends))[sources]
+        return self._logits_at(hidden, self._to_device(ends))[sources]
 
     def _continued(
         self, ids: npt.NDArray[np.int64], slots: Tensor, sources: Tensor, prefixes: list[Prefix], *, longest: int
@@ -74,7 +75,7 @@ class SlotBatcher(Batcher):
     def _run(self, ids: Tensor, positions: Tensor, *, keys: int) -> Tensor:
         """Runs the model over tokens at `positions`, `[rows, width]` both, that attend to the first `keys` tokens of
         their rows up to themselves; returns its hidden states."""
-        masks = ragged_masks(self._model, positions, keys)
+        masks = self._masks.of(positions, keys) if self._cache.has_keys else None
         return hidden_states(self._model, ids, position_ids=positions, masks=masks, cache=self._cache)
 
     def _decode(self) -> Tensor:
@@ -84,7 +85,7 @@ class SlotBatcher(Batcher):
         positions = self._to_device(lengths)
         self._cache.begin_decode(positions, longest)
         hidden = self._run(self._last_tokens(), positions[:, None], keys=longest + 1)
-        return logits_at(self._model, hidden, torch.arange(len(lengths), device=self._device))
+        return self._logits_at(hidden, torch.arange(len(lengths), device=self._device))
 
     def _prefix(self, text: Int32Array) -> Prefix | None:
         return self._prefixes.longest(text)

@@ -96,7 +96,10 @@ class SglangDialect:
             "HF_HUB_OFFLINE": "1",
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": str(_IN_SERVER),
+            "SGLANG_MAMBA_SSM_DTYPE": "float32",  # recurrent states, as the trainer has them
         }
+        if dtype != "auto":
+            variables["SGLANG_MAMBA_CONV_DTYPE"] = dtype  # bfloat16 by default, whatever the model computes in
         if is_cpu:
             flags |= _cpu_flags(options)
             variables |= _cpu_variables(options)

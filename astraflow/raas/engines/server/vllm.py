@@ -77,6 +77,8 @@ class VllmDialect:
             "--logprobs-mode": "processed_logprobs",
             "--tensor-parallel-size": str(options.tensor_parallel),
             "--pipeline-parallel-size": str(options.pipeline_parallel),
+            # Recurrent states, as the trainer has them; by default some models' are rounded to 16 bits at each token.
+            "--mamba-ssm-cache-dtype": "float32",
         }
         flags |= _option_flags(options, is_cpu=is_cpu)
         variables = {

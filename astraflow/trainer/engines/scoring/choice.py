@@ -7,10 +7,11 @@ from typing import TypeAlias
 from torch import Tensor
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.models.check_conditions import check_conditions
 from astraflow.models.output_head import has_known_head
 from astraflow.runtime.logs import get_logger
 from astraflow.trainer.engines.base import Batching
-from astraflow.trainer.engines.scoring.check import checked, difference, logprobs_alone, tolerance
+from astraflow.trainer.engines.scoring.check import difference, logprobs_alone, tolerance
 from astraflow.trainer.engines.scoring.head import LogitsHead
 from astraflow.trainer.engines.scoring.scorer import FORWARDS, Scorer
 
@@ -66,7 +67,7 @@ def choose_batching(scorer: Scorer, allowed: Sequence[Batching] = tuple(Batching
     if has_own_head:
         scorer.head = LogitsHead()
     rejected: dict[Batching, str] = {}
-    with checked(scorer):
+    with check_conditions(scorer.model):
         alone = logprobs_alone(scorer)
         for batching in (batching for batching in FORWARDS if batching in allowed):
             scorer.use(batching)

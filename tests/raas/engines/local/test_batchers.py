@@ -32,6 +32,7 @@ WAYS = {
     "nemotron_h": "slots",
     "lfm2": "slots",
     "mamba2": "slots",
+    "jamba": "slots",
     "gemma2": "slots",
     "cohere2": "slots",
     "deepseek_v3": "slots",

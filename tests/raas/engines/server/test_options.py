@@ -128,3 +128,13 @@ def test_sampling_options_become_vllm_parameters() -> None:
     assert (parameters["stop"], parameters["top_k"], parameters["seed"]) == (["x"], 4, 9)
     assert parameters["structured_outputs"] == {"json": "{}"}
     assert parameters["detokenize"] is True
+
+
+@pytest.mark.parametrize("environment", [CPU, CUDA], ids=["cpu", "cuda"])
+def test_recurrent_states_are_kept_in_float32(environment: Environment) -> None:
+    by_vllm = launch(vllm.VllmDialect(), environment)
+    by_sglang = launch(sglang.SglangDialect(), environment, dtype="float32")
+
+    assert value(by_vllm, "--mamba-ssm-cache-dtype") == "float32"
+    assert by_sglang.variables["SGLANG_MAMBA_SSM_DTYPE"] == "float32"
+    assert by_sglang.variables["SGLANG_MAMBA_CONV_DTYPE"] == "float32"
