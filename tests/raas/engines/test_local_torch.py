@@ -445,7 +445,7 @@ async def test_two_requests_with_one_id_are_refused(engine: Engine) -> None:
 async def test_a_failed_step_fails_all_its_requests_and_later_ones_are_served(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise MemoryError("no room for keys")
 
     with monkeypatch.context() as broken:
