@@ -12,7 +12,7 @@ NOT_CORE := $(addprefix --ignore=tests/,client/test_model_server.py dataflow/tes
 INSTALL := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 # pip compiles on one core; some packages contain files that are no valid Python, which is no error.
 # Packages that are hardly imported, a third of all code, are compiled at their first import.
-RARE := site-packages/(kubernetes/aio|mypyc?|torch/(_inductor|testing)|transformers/models|.*/tests)/
+RARE := site-packages/(databricks|kubernetes/aio|libcst|moto|mypyc?|mypy_boto3_[a-z0-9]*|networkx|nltk|pip|setuptools|spacy|textual|torch/(_inductor|testing)|transformers/models|.*/tests)/
 COMPILE := $(BIN)/python -m compileall -q -j 0 -x '$(RARE)' $(CURDIR)/$(VENV)/lib >/dev/null || true
 WRITTEN := pyproject.toml constraints.txt
 

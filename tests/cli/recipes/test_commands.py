@@ -15,7 +15,7 @@ from astraflow.runtime.plugins import PLUGINS_VARIABLE
 from tests.errors import raises_code
 
 LOAD = (
-    "from astraflow.recipe.loading import load_recipe; own = load_recipe('.'); "
+    "from astraflow.recipe.loading import Check, load_recipe; own = load_recipe('.', check=Check.LIGHT); "
     "print(own.name, own.flows['train'].reward)"
 )
 
