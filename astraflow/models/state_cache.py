@@ -6,7 +6,7 @@ place, which autograd refuses and which would change a state that others continu
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import torch
@@ -14,10 +14,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DummyLayer, LinearAttentionLayer
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.causal import CACHE_ARGUMENTS, known_arguments
 from astraflow.models.output_head import decoder_of
+
+RunModel: TypeAlias = Callable[..., Tensor]
+"""Runs a model with keyword arguments of its forward; returns its last hidden states, or its logits where only its own
+forward computes them, `[rows, width, size]`. Nothing is cached unless an argument says so."""
 
 _Change: TypeAlias = Callable[[Sequence[Tensor], int], Tensor]
 """Tensor from the same tensor of some caches, and the number of its dimension of rows."""
@@ -49,25 +54,28 @@ class StateCache:
                 layer.__class__ = _assigning(type(layer))
         return cls(states, rows=0, length=0)
 
-    def continued(self, model: PreTrainedModel, input_ids: Tensor, **arguments: Any) -> "tuple[Tensor, StateCache]":
-        """Runs the decoder without its head over further tokens: `[rows, width]` ids -> `[rows, width, hidden]`, and
-        the cache after them.
+    def continued(
+        self, model: PreTrainedModel, input_ids: Tensor, *, run: RunModel | None = None
+    ) -> "tuple[Tensor, StateCache]":
+        """Runs the model over further tokens: `[rows, width]` ids -> `[rows, width, size]`, and the cache after them.
 
         Rows may be padded at the right: no token sees those behind it; the cache is then that of the padding. With
-        gradients at least two tokens: for one, some models write states in place. arguments: further keyword arguments
-        of the decoder. Raises: InvalidInput for a model that keeps states elsewhere.
+        gradients at least two tokens: for one, some models write states in place. run: computes the result, hidden
+        states or logits; None for the hidden states of the decoder. Raises: InvalidInput for a model that keeps states
+        elsewhere.
         """
         rows, width = input_ids.shape
-        states = _combined([self._cache], lambda tensors, _: tensors[0])
+        states = copy(self._cache)
+        states.layers = [_copied(layer) for layer in states.layers]
         for layer in states.layers if width == 1 else ():
             if isinstance(layer, LinearAttentionLayer):
                 _copy_states(layer)
         positions = torch.arange(self.length, self.length + width, device=input_ids.device).expand(rows, -1)
         known = {_argument(model): states, **known_arguments(model, position_ids=positions)}
-        outputs: Any = decoder_of(model)(input_ids=input_ids, use_cache=True, **known, **arguments)
+        result = (run or _run_decoder(model))(input_ids=input_ids, use_cache=True, **known)
         if not all(isinstance(layer, DummyLayer) or _tensors([layer]) for layer in states.layers):
             raise _unsupported(model, "it keeps states elsewhere than in the cache")
-        return outputs.last_hidden_state, StateCache(states, rows=rows, length=self.length + width)
+        return result, StateCache(states, rows=rows, length=self.length + width)
 
     def repeated(self, count: int) -> "StateCache":
         """Returns the cache with each row `count` times in succession, without copying a single row."""
@@ -80,7 +88,9 @@ class StateCache:
         return StateCache(_combined([self._cache], change), rows=self.rows * count, length=self.length)
 
     def selected(self, rows: Tensor) -> "StateCache":
-        """Returns the cache of some rows (int64 `[n]`), in this order."""
+        """Returns the cache of some rows (int64 `[n]`), in this order, each as often as it is named."""
+        if self.rows == 1:
+            return self.repeated(len(rows))
         states = _combined([self._cache], lambda tensors, dim: tensors[0].index_select(dim, rows))
         return StateCache(states, rows=len(rows), length=self.length)
 
@@ -152,6 +162,38 @@ def _copy_states(layer: Any) -> None:
             states[index] = state if state is None else state.clone(memory_format=torch.contiguous_format)
 
 
+def recompute_with_states(model: PreTrainedModel) -> None:
+    """Makes the activation checkpoints of a model, which must be on, recompute its blocks from the states before them.
+
+    transformers computes checkpointed blocks without a cache, because a second computation would extend it again.
+    """
+    blocks: list[Any] = [block for block in model.modules() if isinstance(block, GradientCheckpointingLayer)]
+    for block in blocks:
+        written = {module.layer_idx for module in block.modules() if hasattr(module, "layer_idx")}
+        block._can_checkpoint_with_cache = True
+        block._gradient_checkpointing_func = partial(_checkpointed, block._gradient_checkpointing_func, written)
+
+
+def _checkpointed(checkpoint: Any, written: set[int], run: partial[Any], *args: Any) -> Any:
+    """Runs a block (`run`) under a checkpoint. written: layers of the cache that belong to the block."""
+    name = next((name for name in CACHE_ARGUMENTS if isinstance(run.keywords.get(name), _Cache)), None)
+    if name is None:
+        return checkpoint(run, *args)
+    before = copy(run.keywords[name])  # without the states of other blocks, which it would keep until the backward pass
+    before.layers = [_copied(layer) if index in written else DummyLayer() for index, layer in enumerate(before.layers)]
+    first = [run]
+    again = partial(run.func, *run.args, **{**run.keywords, name: None})
+
+    def compute(*args: Any) -> Any:
+        if first:
+            return first.pop()(*args)
+        states = copy(before)
+        states.layers = [_copied(layer) for layer in before.layers]
+        return again(*args, **{name: states})
+
+    return checkpoint(compute, *args)
+
+
 def _argument(model: PreTrainedModel) -> str:
     """Returns the name of the decoder's argument for its cache. Raises: InvalidInput without one."""
     name = next(iter(known_arguments(model, **dict.fromkeys(CACHE_ARGUMENTS))), None)
@@ -159,6 +201,14 @@ def _argument(model: PreTrainedModel) -> str:
     if name is None or not kind._supports_default_dynamic_cache():
         raise _unsupported(model, "transformers has no dynamic cache for it")
     return name
+
+
+def _run_decoder(model: PreTrainedModel) -> RunModel:
+    def run(**arguments: Any) -> Tensor:
+        hidden: Tensor = decoder_of(model)(**arguments).last_hidden_state
+        return hidden
+
+    return run
 
 
 def _unsupported(model: PreTrainedModel, cause: str) -> InvalidInput:
@@ -175,6 +225,11 @@ def _combined(caches: Sequence[DynamicCache], change: _Change) -> DynamicCache:
         _combined_layer(layers, change) for layers in zip(*(cache.layers for cache in caches), strict=True)
     ]
     return states
+
+
+def _copied(layer: Any) -> Any:
+    """Returns a layer of its own with the same tensors."""
+    return _combined_layer([layer], lambda tensors, _: tensors[0])
 
 
 def _combined_layer(layers: Sequence[Any], change: _Change) -> Any:

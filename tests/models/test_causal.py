@@ -110,7 +110,7 @@ def test_a_model_with_a_window_that_the_plan_does_not_have_is_not_packed(monkeyp
     for layer in model.model.layers:
         monkeypatch.setattr(layer.self_attn, "sliding_window", 9)
     choice = choose_batching(Scorer(model, torch.device("cpu")), setting="")
-    assert choice.batching is Batching.ROWS
+    assert choice.batching is Batching.TREE
     assert "window" in choice.rejected[Batching.PACKED]
 
 

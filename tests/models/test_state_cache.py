@@ -10,7 +10,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.output_head import decoder_of
-from astraflow.models.state_cache import StateCache
+from astraflow.models.state_cache import StateCache, recompute_with_states
 
 _SIZES: dict[str, Any] = {
     "vocab_size": 64,
@@ -153,6 +153,24 @@ def test_continued_rows_equal_whole_rows_in_values_and_gradients(family: str) ->
     expected = _gradient(model, whole)
     tolerance = 5e-5 if family == "gemma4_text" else 1e-5  # its large attention scores magnify the rounding of float32
     assert _gap(_gradient(model, tree), expected) < tolerance
+
+
+@pytest.mark.parametrize("family", _FAMILIES)
+def test_recomputed_blocks_continue_the_states_before_them(family: str) -> None:
+    model = _model(family).train()
+    kept = _as_tree(model, _ids())
+    expected = _gradient(model, kept)
+    model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+    recompute_with_states(model)
+    computed: list[torch.nn.Module] = []
+    for module in decoder_of(model).modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(lambda layer, *_: computed.append(layer))
+    tree = _as_tree(model, _ids())
+    assert torch.equal(tree, kept)
+    once = len(computed)
+    assert _gap(_gradient(model, tree), expected) < 1e-6
+    assert len(computed) > once
 
 
 @pytest.mark.parametrize("family", [*_FAMILIES, *_BY_TOKEN])

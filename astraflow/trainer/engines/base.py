@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -42,6 +42,21 @@ class Batching(Enum):
     def shares_prompts(self) -> bool:
         """True if a prompt that a group shares is computed once."""
         return self is not Batching.ROWS
+
+
+_PASS_TOKENS = 512
+"""Padding that a further forward pass is worth: about what its fixed time would compute on a GPU. Tokens."""
+
+
+def rows_of_one_pass(lengths: Sequence[int]) -> int:
+    """Returns the number of first rows, of rows by descending length, whose padding a further pass would not save."""
+    count = len(lengths)
+    while count > 1:
+        saved = [(lengths[0] - lengths[end]) * (count - end) for end in range(1, count)]
+        if max(saved) <= _PASS_TOKENS:
+            break
+        count = saved.index(max(saved)) + 1
+    return count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

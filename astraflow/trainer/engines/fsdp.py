@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -231,9 +232,10 @@ class _Root(nn.Module):
     """Root of the sharded modules. Its forward uses all weights, so those outside the blocks, tied or not, are gathered
     and freed together. It returns a tuple: FSDP looks for tensors with gradient in the results."""
 
-    def __init__(self, scorer: Scorer | SequenceScorer) -> None:
+    def __init__(self, scorer: Scorer | SequenceScorer, device: torch.device) -> None:
         super().__init__()
         self.scorer = scorer
+        self.device = device
 
     def forward(self, compute: Callable[[], _Result]) -> _Result:
         """Returns what a computation with the gathered weights returns."""
@@ -241,7 +243,9 @@ class _Root(nn.Module):
 
     def scores(self, pack: Pack, temperature: float) -> TokenScores:
         """Returns the scores of the pack's trained tokens."""
-        inputs = self.scorer.inputs(pack)
+        inputs: Any = self.scorer.inputs(pack)
+        if isinstance(self.scorer, Scorer):  # the ranks of a sequence group have the same pack
+            inputs = self.scorer.aligned(inputs, self._largest)
 
         def parts() -> tuple[Tensor, ...]:
             scores = self.scorer(inputs, temperature)
@@ -252,6 +256,12 @@ class _Root(nn.Module):
         names: list[str] = []
         results = self(parts)
         return TokenScores(**dict(zip(names, results, strict=True)))
+
+    def _largest(self, count: int) -> int:
+        """Returns the largest count of all ranks."""
+        counts = torch.tensor(count, device=self.device)
+        dist.all_reduce(counts, dist.ReduceOp.MAX)
+        return int(counts)
 
     @torch.no_grad()
     def chosen(self, whole: Scorer, demanded: Batching | None) -> BatchingChoice:
@@ -293,7 +303,7 @@ def _sharded(
         ),
         "offload_policy": CPUOffloadPolicy() if sharding.is_offloaded else OffloadPolicy(),
     }
-    root = _Root(scorer)
+    root = _Root(scorer, device)
     if is_critic:  # whose head is in float32
         float32 = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float32, cast_forward_inputs=False)
         fully_shard(whole.model.get_output_embeddings(), **{**options, "mp_policy": float32})

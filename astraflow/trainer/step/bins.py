@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Protocol
 
-from astraflow.trainer.engines.base import Batching
+from astraflow.trainer.engines.base import Batching, rows_of_one_pass
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.packing import PackUnit, balanced_parts
-
-_PASS_TOKENS = 512
-"""Padding that a further forward pass is worth: about what its fixed time would compute on a GPU. Tokens."""
 
 
 class _EvenBins(Protocol):
@@ -49,35 +48,34 @@ def bins_of_ranks(
     ]
 
 
-def flat_width(units: Sequence[PackUnit]) -> int:
-    """Returns the input tokens of a flat pack."""
-    return sum(unit.width for unit in units)
-
-
-def bins_of_units(units: Sequence[PackUnit], *, max_tokens: int) -> list[list[PackUnit]]:
+def bins_of_units(
+    units: Sequence[PackUnit], *, max_tokens: int, width: Callable[[PackUnit], int] = attrgetter("width")
+) -> list[list[PackUnit]]:
     """Distributes units over as few bins of at most `max_tokens` tokens as first-fit decreasing finds."""
     bins: list[list[PackUnit]] = []
     free: list[int] = []
-    for unit in sorted(units, key=lambda unit: -unit.width):
-        index = next((index for index, room in enumerate(free) if unit.width <= room), None)
+    for unit in sorted(units, key=lambda unit: -width(unit)):
+        index = next((index for index, room in enumerate(free) if width(unit) <= room), None)
         if index is None:
             bins.append([])
             free.append(max_tokens)
             index = len(bins) - 1
         bins[index].append(unit)
-        free[index] -= unit.width
+        free[index] -= width(unit)
     return bins
 
 
-def even_bins(units: Sequence[PackUnit], *, count: int, max_tokens: int) -> list[list[PackUnit]]:
+def even_bins(
+    units: Sequence[PackUnit], *, count: int, max_tokens: int, width: Callable[[PackUnit], int] = attrgetter("width")
+) -> list[list[PackUnit]]:
     """Distributes units over `count` bins of similar width, or as `bins_of_units` where that exceeds `max_tokens`.
 
     count: at least the number of bins that `bins_of_units` needs. Surplus bins are empty.
     """
-    parts = balanced_parts([float(unit.width) for unit in units], count)
+    parts = balanced_parts([float(width(unit)) for unit in units], count)
     bins = [[units[index] for index in part] for part in parts]
-    if any(len(part) > 1 and sum(unit.width for unit in part) > max_tokens for part in bins):
-        bins = bins_of_units(units, max_tokens=max_tokens)
+    if any(len(part) > 1 and sum(map(width, part)) > max_tokens for part in bins):
+        bins = bins_of_units(units, max_tokens=max_tokens, width=width)
         bins += [[] for _ in range(count - len(bins))]
     return bins
 
@@ -96,21 +94,10 @@ def bins_of_rows(units: Sequence[PackUnit], *, max_tokens: int) -> list[list[Pac
     rest = sorted(units, key=lambda unit: -unit.width)
     while rest:
         room = min(len(rest), max(max_tokens // max(rest[0].width, 1), 1))
-        count = _similar(rest[:room])
+        count = rows_of_one_pass([unit.width for unit in rest[:room]])
         bins.append(rest[:count])
         rest = rest[count:]
     return bins
-
-
-def _similar(rows: Sequence[PackUnit]) -> int:
-    """Returns the number of first rows, of rows by descending length, whose padding a further pass would not save."""
-    count = len(rows)
-    while count > 1:
-        saved = [(rows[0].width - rows[end].width) * (count - end) for end in range(1, count)]
-        if max(saved) <= _PASS_TOKENS:
-            break
-        count = saved.index(max(saved)) + 1
-    return count
 
 
 def even_bins_of_rows(units: Sequence[PackUnit], *, count: int, max_tokens: int) -> list[list[PackUnit]]:
@@ -127,9 +114,17 @@ def even_bins_of_rows(units: Sequence[PackUnit], *, count: int, max_tokens: int)
     return bins + [[] for _ in range(count - len(bins))]
 
 
-_FLAT = BinMethod(fewest=bins_of_units, even=even_bins, width=flat_width)
+def _of_units(width: Callable[[PackUnit], int]) -> BinMethod:
+    """Returns the division of units whose widths add up."""
+    return BinMethod(
+        fewest=partial(bins_of_units, width=width),
+        even=partial(even_bins, width=width),
+        width=lambda units: sum(map(width, units)),
+    )
+
+
 BINS: Mapping[Batching, BinMethod] = {
-    Batching.PACKED: _FLAT,
-    Batching.TREE: _FLAT,
+    Batching.PACKED: _of_units(attrgetter("width")),
+    Batching.TREE: _of_units(attrgetter("padded_width")),
     Batching.ROWS: BinMethod(fewest=bins_of_rows, even=even_bins_of_rows, width=padded_width),
 }

@@ -31,6 +31,13 @@ class PackUnit:
     """Pairs of a token and a token that it attends to."""
     targets: int
     """Trained tokens."""
+    longest: int = 0
+    """Input tokens of the longest row after the prefix."""
+
+    @property
+    def padded_width(self) -> int:
+        """Input tokens when the rows are padded to the longest after the prefix."""
+        return self.prefix_length + len(self.rows) * self.longest
 
     def cost(self, forward: ForwardCost) -> float:
         """Returns the FLOPs of a forward pass."""
@@ -192,6 +199,7 @@ def _unit(rows: StepRows, members: Sequence[int], prefix_length: int) -> PackUni
         width=prefix + sum(own),
         pairs=(prefix * (prefix + 1) + sum(length * (length + 1) for length in own)) // 2 + prefix * sum(own),
         targets=sum(rows.trained_tokens(row) for row in members),
+        longest=max(own),
     )
 
 

@@ -9,7 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.batches import Batch, Row
@@ -21,7 +29,7 @@ from astraflow.models.precision import WeightsDtype, weights_dtype_of
 from astraflow.models.stored import StoredModel
 from astraflow.runtime import logs
 from astraflow.trainer.engines.adapters import LoraOptions, trained_weights
-from astraflow.trainer.engines.base import ModelRole, UpdateResult
+from astraflow.trainer.engines.base import Batching, ModelRole, UpdateResult
 from astraflow.trainer.engines.fsdp import FsdpEngine, Sharding
 from astraflow.trainer.engines.mesh import RankMesh
 from astraflow.trainer.engines.optimizers import OptimizerOptions
@@ -58,6 +66,11 @@ class Case:
     lora_rank: int = 0
     """Rank of adapters, which then are all that is trained, and whose base is the reference; 0 for none."""
 
+    batching: str | None = None
+    """Value of `Batching`; None for the fastest."""
+    is_hybrid: bool = False
+    """Qwen3.5, one of whose layers is a gated delta rule."""
+
     @property
     def lora(self) -> LoraOptions | None:
         """Options of the adapters; by default peft would adapt joined experts too."""
@@ -78,10 +91,16 @@ def model_of(case: Case) -> PreTrainedModel:
         "tie_word_embeddings": case.is_tied,
         "initializer_range": 0.02,
     }
+    linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+    linear |= {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
+    types = ["linear_attention", "full_attention"]
+    hybrid: Any = CONFIG_MAPPING["qwen3_5_text"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = (
-            Qwen3MoeForCausalLM(
+        model: PreTrainedModel = (
+            AutoModelForCausalLM.from_config(hybrid(layer_types=types, **linear, **sizes))
+            if case.is_hybrid
+            else Qwen3MoeForCausalLM(
                 Qwen3MoeConfig(moe_intermediate_size=32, num_experts=case.experts, num_experts_per_tok=2, **sizes)
             )
             if case.experts
@@ -186,6 +205,7 @@ class GradientWork:
                 published_dtype=weights_dtype_of(case.published),
                 needs_reference=case.has_reference,
                 adapters=adapters,
+                batching=None if case.batching is None else Batching(case.batching),
                 recompute=case.recompute,  # type: ignore[arg-type]  # JSON
             ),
             Sharding(
@@ -201,9 +221,10 @@ class GradientWork:
             while not hasattr(critic, "model"):  # of slices
                 critic = critic.scorer
             gradients |= {f"critic/{name}": weight.grad for name, weight in named_weights(critic.model).items()}
+        batching = engine.batching.value
         held = {name: _elements(weight) for name, weight in engine.weights().items()}
         return Message(
-            facts={"loss": result.loss, "means": dict(result.token_means), "held": held},
+            facts={"loss": result.loss, "means": dict(result.token_means), "held": held, "batching": batching},
             arrays={name: _whole(gradient).numpy() for name, gradient in gradients.items() if gradient is not None},
         )
 

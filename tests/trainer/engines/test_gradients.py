@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from astraflow.trainer.engines.base import Batching
 from astraflow.trainer.ranks.rank_group import RankGroup
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.runner import StepPlanner
@@ -46,6 +47,7 @@ class Outcome:
     held: list[dict[str, int]]
     """Elements of each master weight, by rank."""
     packs: int
+    batching: str
 
 
 def outcome(rank_group: RankGroup, case: Case, batch: str, *, micro_batch_tokens: int = 24) -> Outcome:
@@ -55,6 +57,7 @@ def outcome(rank_group: RankGroup, case: Case, batch: str, *, micro_batch_tokens
         data_ranks=data_ranks,
         micro_batch_tokens=micro_batch_tokens,
         cost=ForwardCost.of_model(model_of(case)),
+        batching=Batching.TREE if case.is_hybrid else Batching(case.batching or Batching.PACKED),
     )
     shares = planner.plan(BATCHES[batch]).shares
     messages = [facts_of(case, shares[rank // case.sequence_ranks]) for rank in range(RANKS)]
@@ -65,6 +68,7 @@ def outcome(rank_group: RankGroup, case: Case, batch: str, *, micro_batch_tokens
         gradients={name: torch.from_numpy(value) for name, value in own.arrays.items()},
         held=[answer.facts["held"] for answer in (own, *answers)],
         packs=len(shares[0].optimizer_batches[0].packs),
+        batching=own.facts["batching"],
     )
 
 
@@ -86,6 +90,12 @@ CASES = [
     Case(experts=6, lora_rank=4),
     Case(experts=6, replicas=2, sequence_ranks=2, recompute="selective"),
     *(Case(loss=loss) for loss in sorted(PLAIN_LOSSES.keys() - {"ppo"})),
+    Case(batching="tree", has_critic=True),
+    Case(batching="tree", replicas=2, syncs_each_pack=True, recompute="selective"),
+    Case(batching="tree", is_tied=False, recompute="full"),
+    Case(batching="rows", has_reference=True),
+    Case(is_hybrid=True, has_reference=True, has_critic=True),
+    Case(is_hybrid=True, replicas=2, recompute="full"),
     Case(loss="gspo, mis", sequence_ranks=2),
     Case(loss="dppo", replicas=2),
 ]
@@ -100,6 +110,7 @@ def test_any_division_over_ranks_has_the_gradient_of_a_plain_loop(
 
     result = outcome(rank_group, case, batch)
 
+    assert result.batching == ("tree" if case.is_hybrid else case.batching or "packed")
     # Rounding exceeds 1e-6 and 2e-2 in two cases. Adapters: 1.05e-6, and 2.4e-2 in bfloat16; a plain loop in the same
     # type 1.04e-6 and 3.9e-2. MIS, whose weight is exp of a sum over a trajectory, 35 logprobs with an error of 2e-7
     # each: 1.25e-6.

@@ -1,19 +1,15 @@
 """Interface of the batchings: how the forward pass of a pack is computed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from astraflow.models.state_cache import RunModel
 from astraflow.trainer.engines.base import Batching, Pack
-
-RunModel: TypeAlias = Callable[..., Tensor]
-"""Runs the model with keyword arguments of its forward; returns its last hidden states, or its logits where only its
-own forward computes them, `[rows, width, size]`. Nothing is cached unless an argument says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +59,17 @@ class BatchedForward(ABC):
     def states(self, run: RunModel, inputs: PackInputs) -> Tensor:
         """Returns the model's results at the predictors, `[tokens, size]`."""
         return run(input_ids=inputs.input_ids, **inputs.arguments).flatten(0, 1).index_select(0, inputs.predictors)
+
+    def passes(self, inputs: PackInputs) -> int:
+        """Returns the forward passes of the model over a pack."""
+        return 1
+
+    def with_passes(self, inputs: PackInputs, count: int) -> PackInputs:
+        """Returns inputs with at least so many passes as they have: the further ones compute a token for nothing.
+
+        Ranks that share the weights of a model gather them in each pass, so they need the same number.
+        """
+        return inputs
 
     def on_device(self, values: Tensor) -> Tensor:
         """Returns the values on the device."""

@@ -1,5 +1,6 @@
 """Scores of a pack's trained tokens: one forward pass of the model in the chosen batching, then the head."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from transformers import PreTrainedModel
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.models.causal import blocks_of
 from astraflow.models.output_head import HeadForm, decoder_of
+from astraflow.models.state_cache import recompute_with_states
 from astraflow.trainer.engines.base import Batching, Pack
 from astraflow.trainer.engines.float8 import compute_in_float8
 from astraflow.trainer.engines.scoring.base import BatchedForward, PackInputs
@@ -18,8 +20,11 @@ from astraflow.trainer.engines.scoring.head import Head, TargetHead
 from astraflow.trainer.engines.scoring.noise import disable_noise
 from astraflow.trainer.engines.scoring.packed import PackedForward
 from astraflow.trainer.engines.scoring.rows import RowsForward
+from astraflow.trainer.engines.scoring.tree import TreeForward
 
-FORWARDS: dict[Batching, type[BatchedForward]] = {forward.batching: forward for forward in (PackedForward, RowsForward)}
+FORWARDS: dict[Batching, type[BatchedForward]] = {
+    forward.batching: forward for forward in (PackedForward, TreeForward, RowsForward)
+}
 """Batchings that are tried in this order, the fastest first."""
 
 
@@ -79,10 +84,17 @@ class Scorer(nn.Module):
         if mode == "selective":
             options["context_fn"] = partial(create_selective_checkpoint_contexts, _KEPT_OPERATIONS)
         self.model.activation_checkpointing_enable(activation_checkpointing_kwargs=options)
+        recompute_with_states(self.model)
 
     def inputs(self, pack: Pack) -> PackInputs:
         """Returns the pack on the device; copied to a GPU without waiting for it."""
         return self._forward.inputs(pack)
+
+    def aligned(self, inputs: PackInputs, largest: Callable[[int], int]) -> PackInputs:
+        """Returns inputs with as many forward passes as the other ranks have for theirs. largest: over all ranks."""
+        if self.batching is not Batching.TREE:
+            return inputs
+        return self._forward.with_passes(inputs, largest(self._forward.passes(inputs)))
 
     def forward(self, inputs: PackInputs, temperature: float = 1.0) -> TokenScores:
         """Returns the scores of the pack's targets."""

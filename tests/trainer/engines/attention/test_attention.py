@@ -341,5 +341,5 @@ def test_a_model_that_ignores_the_attention_plan_is_not_packed(monkeypatch: pyte
 
     choice = choose_batching(Scorer(make_torch.model(), CPU), setting="")
 
-    assert choice.batching is Batching.ROWS
+    assert choice.batching is Batching.TREE
     assert "differ by" in choice.rejected[Batching.PACKED]
