@@ -42,6 +42,9 @@ CASES = {
     "rows, experts, each alone": Case(engine_options=ROWS, micro_batch_tokens=1, experts=4, is_tied=False),
     "centred": Case(loss="reinforce, tis", head=5, batch=mixed_batch(head=5), micro_batch_tokens=64),
     "centred, rows": Case(loss="reinforce, tis", head=5, batch=mixed_batch(head=5), engine_options=ROWS),
+    "centred, tree": Case(
+        loss="reinforce, tis", head=5, batch=mixed_batch(head=5), engine_options={"batching": Batching.TREE}
+    ),
     "three optimizer steps by sequence": Case(minibatches=3, aggregation="sequence_mean", micro_batch_tokens=64),
 }
 

@@ -71,6 +71,10 @@ class BatchedForward(ABC):
         """
         return inputs
 
+    def candidates(self, pack: Pack) -> Tensor | None:
+        """Returns the pack's candidates on the device."""
+        return None if pack.candidates is None else self.on_device(pack.candidates)
+
     def on_device(self, values: Tensor) -> Tensor:
         """Returns the values on the device."""
         if self.device.type != "cuda":

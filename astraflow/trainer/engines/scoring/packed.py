@@ -34,7 +34,7 @@ class PackedForward(BatchedForward):
             input_ids=self.on_device(pack.input_ids)[None],
             predictors=self.on_device(pack.predictors),
             targets=self.on_device(pack.targets),
-            candidates=None if pack.candidates is None else self.on_device(pack.candidates),
+            candidates=self.candidates(pack),
             arguments={
                 "position_ids": self.on_device(pack.positions)[None],
                 **self._attention.arguments(pack.segments),

@@ -31,7 +31,7 @@ class RowsForward(BatchedForward):
             input_ids=self.on_device(pack.input_ids[indices]),
             predictors=self.on_device(places[pack.predictors]),
             targets=self.on_device(pack.targets),
-            candidates=None if pack.candidates is None else self.on_device(pack.candidates),
+            candidates=self.candidates(pack),
             arguments={},
         )
 

@@ -80,6 +80,7 @@ class TreeForward(BatchedForward):
             input_ids=self.on_device(ids[None]),
             predictors=self.on_device(places[pack.predictors]),
             targets=self.on_device(pack.targets),
+            candidates=self.candidates(pack),
             arguments={},
             passes=tuple(passes),
             parent_rows=tuple(self.on_device(torch.tensor(step.parent_rows, dtype=torch.int64)) for step in passes),
