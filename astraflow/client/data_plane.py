@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from astraflow.contract.batches import Batch, StepFailure, StepReport, TrainerAttachment
+from astraflow.contract.batches import Batch, BatchingFacts, StepFailure, StepReport, TrainerAttachment
 from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.nodes import Directive, JoinResult, NodeFacts, NodeStatus
 from astraflow.contract.rollouts.limits import RowLimits
@@ -116,12 +116,14 @@ class TrainerDataClient:
         backend: str,
         is_simulated: bool,
         limits: RowLimits | None = None,
+        batching: BatchingFacts | None = None,
         damage: str = "",
     ) -> TrainerAttachment:
         """Registers this trainer as the consumer of the policy's stream, from `version` on.
 
         limits: of the rows that it can train; dataflow refuses results beyond them. None: it states none.
-        damage: sentence about checkpoints that are set aside; empty without any.
+        batching: of its passes; None for a trainer that does not compute packs. damage: sentence about checkpoints that
+        are set aside; empty without any.
         """
         request = pb.AttachRequest(
             policy=self._policy,
@@ -131,6 +133,7 @@ class TrainerDataClient:
             vocabulary=(limits and limits.vocabulary) or 0,
             max_row_tokens=(limits and limits.tokens) or 0,
             damage=damage,
+            batching=None if batching is None else to_message(batching, common_pb2.BatchingFacts),
         )
         return from_message(await self._link.call(self._stub.Attach, request, timeout_s=TIMEOUT_S), TrainerAttachment)
 

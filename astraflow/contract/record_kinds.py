@@ -162,7 +162,7 @@ class RecordKind(Enum):
     TRAINER_ATTACHED = _policy(
         "trainer_attached",
         "A trainer connected.",
-        template="backend {backend} at version {version:.0f}",
+        template="backend {backend} at version {version:.0f}[, batching {batching}]",
         routine="trainers attached",
     )
     TRAINER_STALLED = _bad_policy(

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from astraflow.archive.set_aside import SetAsideFiles, counts_text
+from astraflow.contract.batches import BatchingFacts
 from astraflow.contract.errors import InvalidInput, RunComplete, UnknownPolicy
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.plugins import PluginChange
@@ -119,6 +120,11 @@ class Run:
     def row_limits(self, policies: Iterable[PolicyId]) -> dict[PolicyId, RowLimits]:
         """Returns what the trainers of these policies state about the rows that they can train."""
         return {policy: _row_limits(self.trainers[policy]) for policy in policies if policy in self.trainers}
+
+    def batching(self, policy: PolicyId) -> BatchingFacts | None:
+        """Returns how the trainer of a policy computes its passes; None before it has attached."""
+        facts: Any = self.trainers.get(policy, {}).get("batching")
+        return None if facts is None else BatchingFacts(**facts)
 
     @property
     def is_over(self) -> bool:
@@ -260,6 +266,7 @@ class Run:
                     "backend": str(facts["backend"]),
                     "is_simulated": bool(facts["is_simulated"]),
                     "limits": asdict(_row_limits(facts)),
+                    "batching": facts.get("batching"),
                 }
                 for policy, facts in saved.items()
             }

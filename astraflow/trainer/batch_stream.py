@@ -1,7 +1,7 @@
 """Stream of batches between dataflow and one trainer, with retries and reconnection."""
 
 from astraflow.client.data_plane import TrainerDataClient
-from astraflow.contract.batches import Batch, StepFailure, StepReport, TrainerAttachment
+from astraflow.contract.batches import Batch, BatchingFacts, StepFailure, StepReport, TrainerAttachment
 from astraflow.contract.errors import InvalidInput, StorageFull
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.rollouts.limits import RowLimits
@@ -24,15 +24,18 @@ class BatchStream:
         backend: str,
         is_simulated: bool,
         limits: RowLimits,
+        batching: BatchingFacts | None = None,
         pull_wait_s: float,
         clock: Clock,
     ) -> None:
-        """limits: of the rows that the trainer can train, which it states whenever it attaches."""
+        """limits: of the rows that the trainer can train, which it states whenever it attaches, as it does the
+        batching of its passes."""
         self._client = client
         self._policy = policy
         self._backend = backend
         self._is_simulated = is_simulated
         self._limits = limits
+        self._batching = batching
         self._pull_wait_s = pull_wait_s
         self._clock = clock
         self._is_attached = False
@@ -88,6 +91,7 @@ class BatchStream:
             backend=self._backend,
             is_simulated=self._is_simulated,
             limits=self._limits,
+            batching=self._batching,
             damage=_damage(progress) if progress else "",
         )
         _check_lineage(attachment, progress, self._policy)

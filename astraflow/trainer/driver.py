@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
-from astraflow.contract.batches import Batch
+from astraflow.contract.batches import Batch, BatchingFacts
 from astraflow.contract.errors import StorageFull
 from astraflow.contract.ids import Version
 from astraflow.contract.rollouts.limits import RowLimits
@@ -60,6 +60,11 @@ class BackendDriver:
     def row_limits(self) -> RowLimits:
         """Limits of the rows that the backend can train."""
         return self._backend.row_limits
+
+    @property
+    def batching(self) -> BatchingFacts | None:
+        """Batching of the backend's passes; None where it computes none."""
+        return self._backend.batching
 
     async def step(self, batch: Batch) -> Mapping[str, float]:
         """Runs one optimizer step; returns the backend's metrics."""

@@ -158,6 +158,7 @@ async def _run_loop(
             backend=config.backend_kind,
             is_simulated=driver.is_simulated,
             limits=driver.row_limits,
+            batching=driver.batching,
             pull_wait_s=config.pull_wait_s,
             clock=clock,
         )

@@ -117,6 +117,8 @@ _LIMITS: Mapping[str, FieldLimit] = {
         if field.type == FieldDescriptor.TYPE_UINT64
     },
     "LinkReport.source": FieldLimit(chars=512, is_label=True, is_address=True),
+    "BatchingFacts.batching": _ID,
+    **dict.fromkeys(("BatchingFacts.reasons", "BatchingFacts.costs"), FieldLimit(chars=2 * KIB)),
     "LeaseRequest.versions": _ENTRIES,
     "LeaveRequest.reason": FieldLimit(chars=2 * KIB),
     **dict.fromkeys(("EpisodeDetails.continued_tokens", "PartialRollout.continued_tokens"), _COUNT),

@@ -35,7 +35,7 @@ class Setting:
     optimizer: dict[str, Any] = field(default_factory=dict)
     """Further options of the local engine's optimizer."""
     engine: dict[str, Any] = field(default_factory=dict)
-    """Further options of the local engine: `recompute`, `compile_blocks`."""
+    """Further options of the local engine: `recompute`, `compile_blocks`, `batching`."""
 
     def model(self) -> PreTrainedModel:
         """Returns the model with random weights."""
@@ -69,6 +69,7 @@ class LocalLoop:
             data_ranks=1,
             micro_batch_tokens=setting.micro_batch_tokens,
             cost=ForwardCost.of_model(model),
+            batching=self.engine.batching,
         )
         self._runner = StepRunner(self.engine, ALGORITHM)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.batches import Batch, StepReport
+from astraflow.contract.batches import Batch, BatchingFacts, StepReport
 from astraflow.contract.errors import InvalidInput, RunComplete, UnknownNode, UnknownPolicy
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import NodeStatus
@@ -75,7 +75,8 @@ async def test_a_group_travels_from_lease_to_acknowledged_batch(tmp_path: Path) 
     async with running(tmp_path) as service:
         await produce(service, 2)
         trainer = service.trainer()
-        welcome = await trainer.attach(version=Version(0), backend="local", is_simulated=False)
+        batching = BatchingFacts(batching="rows", largest_difference=1e-6, reasons="not packed: a layer", costs="time")
+        welcome = await trainer.attach(version=Version(0), backend="local", is_simulated=False, batching=batching)
         batch = await trainer.pull_batch(version=Version(0), wait_s=2)
         assert batch is not None
         assert welcome.acknowledged_steps == 0
@@ -89,6 +90,7 @@ async def test_a_group_travels_from_lease_to_acknowledged_batch(tmp_path: Path) 
         assert stream.training.wait_fraction == pytest.approx(0.25)
         assert stream.training.metrics["loss"] == pytest.approx(0.25)
         assert stream.training.reward_mean == pytest.approx(0.5)
+        assert stream.batching == batching
         assert_balanced(report)
 
 

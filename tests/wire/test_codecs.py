@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.contract.batches import Batch, Row, StepFailure, StepReport, TrainerAttachment
+from astraflow.contract.batches import Batch, BatchingFacts, Row, StepFailure, StepReport, TrainerAttachment
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet.decisions import Decision, InjectedFault
 from astraflow.contract.fleet.instances import Instance
@@ -83,6 +83,7 @@ PAIRS: tuple[tuple[type, type[Message]], ...] = (
     (LinkReport, common_pb2.LinkReport),
     (JoinResult, data_plane_pb2.JoinReply),
     (Directive, data_plane_pb2.HeartbeatReply),
+    (BatchingFacts, common_pb2.BatchingFacts),
     (TrainerAttachment, data_plane_pb2.AttachReply),
     (SharedFile, weight_plane_pb2.SharedFile),
     (Part, weight_plane_pb2.Part),

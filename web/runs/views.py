@@ -306,6 +306,7 @@ def _facts(
         facts += [
             Fact(label="Batch", value=formats.several(stream.batch_groups, "group")),
             Fact(label="Staleness bound", value=formats.several(stream.max_staleness, "version")),
+            Fact(label="Batching", value=stream.batching.sentence if stream.batching else formats.MISSING),
             Fact(label="Batches redelivered", value=formats.count(stream.training.redelivered)),
         ]
     if live is not None:

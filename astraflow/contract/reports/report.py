@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from astraflow.contract.batches import BatchingFacts
 from astraflow.contract.fleet.instances import Cause
 from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
@@ -294,6 +295,8 @@ class StreamReport:
     """Plugins that take effect with the next version."""
     pace: Pace | None = None
     """None while only the staleness gate limits how far rollouts run ahead."""
+    batching: BatchingFacts | None = None
+    """How the trainer computes its passes; None before it has attached, or where it computes none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

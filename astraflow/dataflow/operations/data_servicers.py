@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from astraflow.access.callers import Role, current_caller
-from astraflow.contract.batches import StepFailure, StepReport, TrainerAttachment
+from astraflow.contract.batches import BatchingFacts, StepFailure, StepReport, TrainerAttachment
 from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.nodes import MAX_CAPACITY, JoinResult, NodeFacts
@@ -109,6 +109,7 @@ class TrainerDataService(TrainerDataServicer):
             backend=request.backend,
             is_simulated=request.is_simulated,
             limits=RowLimits(vocabulary=request.vocabulary or None, tokens=request.max_row_tokens or None),
+            batching=from_message(request.batching, BatchingFacts) if request.HasField("batching") else None,
             damage=request.damage,
         )
         return to_message(

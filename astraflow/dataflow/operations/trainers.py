@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from astraflow.archive.set_aside import SetAsideBatch, failure_text, row_nodes
-from astraflow.contract.batches import Batch, StepFailure, StepReport
+from astraflow.contract.batches import Batch, BatchingFacts, StepFailure, StepReport
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.record_kinds import RecordKind
@@ -38,6 +38,7 @@ class TrainerOperations:
         backend: str,
         is_simulated: bool,
         limits: RowLimits = RowLimits(),  # noqa: B008 (frozen)
+        batching: BatchingFacts | None = None,
         damage: str = "",
     ) -> int:
         """Attaches a trainer to a policy, at `version`; returns the acknowledged steps of its stream. A policy that is
@@ -46,14 +47,20 @@ class TrainerOperations:
         it has set aside; empty without any. Raises: UnknownPolicy."""
         is_trained = policy not in self._run.untrained_policies
         stream = self._run.stream(policy) if is_trained else None
-        self._run.trainers[policy] = {"backend": backend, "is_simulated": is_simulated, "limits": asdict(limits)}
+        self._run.trainers[policy] = {
+            "backend": backend,
+            "is_simulated": is_simulated,
+            "limits": asdict(limits),
+            "batching": None if batching is None else asdict(batching),
+        }
         if stream is not None:
             damaged = problem_record("checkpoint_set_aside", policy, error=damage)
             if damage and damaged != stream.last_set_aside:
                 stream.note_set_aside(damaged)
                 self._run.events.add(RecordKind.CHECKPOINT_SET_ASIDE, policy, error=damage)
             self._advance(stream, version)
-        self._run.events.add(RecordKind.TRAINER_ATTACHED, policy, backend=backend, version=version)
+        text = "" if batching is None else batching.sentence
+        self._run.events.add(RecordKind.TRAINER_ATTACHED, policy, backend=backend, version=version, batching=text)
         return stream.counts.steps if stream is not None else 0
 
     async def pull(self, policy: PolicyId, version: Version, *, wait_s: float, unacknowledged: int = 0) -> Batch | None:

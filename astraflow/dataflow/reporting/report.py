@@ -142,6 +142,7 @@ def _stream_report(run: Run, stream: Stream, *, now: float) -> StreamReport:
         ),
         issue_headroom=stream.issue_headroom(),
         pace=stream.pace(),
+        batching=run.batching(stream.policy),
         produced_per_s=activity.produced.rate(now=now),
         consumed_per_s=activity.consumed.rate(now=now),
         staleness=dict(staleness),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from astraflow.contract.batches import Batch
+from astraflow.contract.batches import Batch, BatchingFacts
 from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.weights import Probe
 from astraflow.weights.publish.staging_buffers import StagedVersion
@@ -59,6 +59,10 @@ class Backend(Protocol):
     def row_limits(self) -> RowLimits:
         """Limits of the rows that it can train, which the trainer states when it attaches; a row beyond them is dropped
         by `step`."""
+
+    @property
+    def batching(self) -> BatchingFacts | None:
+        """Batching of its passes, and why; None for a backend that computes none."""
 
     def step(self, batch: Batch) -> Mapping[str, float]:
         """Runs one optimizer step over the whole batch; returns metrics (`loss`, `grad_norm`, `clip_fraction`,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from astraflow.algorithms.config import AlgorithmConfig
-from astraflow.contract.batches import Batch
+from astraflow.contract.batches import Batch, BatchingFacts
 from astraflow.contract.weights import Probe
 from astraflow.runtime.logs import get_logger
 from astraflow.trainer.backends import backends
@@ -123,6 +123,11 @@ class FsdpBackend:
         metrics = step_metrics(batch, plan, result, duration_s=duration_s, peak_flops=peak)
         self._limits.check(batch, result, metrics)
         return {**metrics, **dropped}
+
+    @property
+    def batching(self) -> BatchingFacts:
+        """Batching of the policy's passes, and why."""
+        return self._rank.engine.choice.facts
 
     @property
     def published_shapes(self) -> TensorShapes:

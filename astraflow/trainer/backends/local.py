@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.tokens import Pass
-from astraflow.contract.batches import Batch
+from astraflow.contract.batches import Batch, BatchingFacts
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Probe
 from astraflow.models import models
@@ -182,6 +182,11 @@ class LocalBackend:
         metrics = step_metrics(batch, plan, result, duration_s=duration_s, peak_flops=self._peak_flops)
         self._limits.check(batch, result, metrics)
         return {**metrics, **dropped}
+
+    @property
+    def batching(self) -> BatchingFacts:
+        """Batching of the policy's passes, and why."""
+        return self._engine.choice.facts
 
     @property
     def published_shapes(self) -> TensorShapes:

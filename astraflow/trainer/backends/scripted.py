@@ -70,6 +70,7 @@ class ScriptedBackend:
     """
 
     is_simulated = True
+    batching = None
     frozen_base = None
     row_limits = RowLimits()
 

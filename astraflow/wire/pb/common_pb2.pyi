@@ -649,3 +649,36 @@ class Record(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Record: _TypeAlias = Record  # noqa: Y015
+
+@_typing.final
+class BatchingFacts(_message.Message):
+    """How a trainer computes its passes, as its check at the start has found."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCHING_FIELD_NUMBER: _builtins.int
+    LARGEST_DIFFERENCE_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    COSTS_FIELD_NUMBER: _builtins.int
+    batching: _builtins.str
+    """packed, tree or rows."""
+    largest_difference: _builtins.float
+    """Between logprobs in a pack and those of the same sequence alone. Nats."""
+    reasons: _builtins.str
+    """Why not a faster batching; empty for the fastest."""
+    costs: _builtins.str
+    def __init__(
+        self,
+        *,
+        batching: _builtins.str = ...,
+        largest_difference: _builtins.float = ...,
+        reasons: _builtins.str = ...,
+        costs: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batching", b"batching", "costs", b"costs", "largest_difference", b"largest_difference", "reasons", b"reasons"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchingFacts: _TypeAlias = BatchingFacts  # noqa: Y015

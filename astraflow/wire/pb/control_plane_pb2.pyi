@@ -723,6 +723,7 @@ class StreamReport(_message.Message):
     SAMPLER_FIELD_NUMBER: _builtins.int
     PLANNED_FIELD_NUMBER: _builtins.int
     PACE_FIELD_NUMBER: _builtins.int
+    BATCHING_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
     batch_groups: _builtins.int
@@ -749,6 +750,10 @@ class StreamReport(_message.Message):
     def pace(self) -> Global___Pace:
         """Absent while the staleness gate alone limits how far rollouts run ahead."""
 
+    @_builtins.property
+    def batching(self) -> _common_pb2.BatchingFacts:
+        """Absent before the trainer has attached, and for one that does not compute packs."""
+
     def __init__(
         self,
         *,
@@ -767,10 +772,11 @@ class StreamReport(_message.Message):
         sampler: _builtins.str = ...,
         planned: _abc.Iterable[Global___PlannedPlugins] | None = ...,
         pace: Global___Pace | None = ...,
+        batching: _common_pb2.BatchingFacts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "pace", b"pace", "training", b"training"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batching", b"batching", "groups", b"groups", "pace", b"pace", "training", b"training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_groups", b"batch_groups", "consumed_per_s", b"consumed_per_s", "groups", b"groups", "issue_headroom", b"issue_headroom", "max_staleness", b"max_staleness", "pace", b"pace", "planned", b"planned", "plugins", b"plugins", "policy", b"policy", "produced_per_s", b"produced_per_s", "reward_produced", b"reward_produced", "sampler", b"sampler", "staleness", b"staleness", "training", b"training", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_groups", b"batch_groups", "batching", b"batching", "consumed_per_s", b"consumed_per_s", "groups", b"groups", "issue_headroom", b"issue_headroom", "max_staleness", b"max_staleness", "pace", b"pace", "planned", b"planned", "plugins", b"plugins", "policy", b"policy", "produced_per_s", b"produced_per_s", "reward_produced", b"reward_produced", "sampler", b"sampler", "staleness", b"staleness", "training", b"training", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -804,6 +804,7 @@ class AttachRequest(_message.Message):
     VOCABULARY_FIELD_NUMBER: _builtins.int
     MAX_ROW_TOKENS_FIELD_NUMBER: _builtins.int
     DAMAGE_FIELD_NUMBER: _builtins.int
+    BATCHING_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
     """The trainer's current version, from its checkpoint; 0 at first."""
@@ -816,6 +817,10 @@ class AttachRequest(_message.Message):
     max_row_tokens: _builtins.int
     damage: _builtins.str
     """Sentence about newer checkpoints that cannot be read, which the trainer has set aside; empty without any."""
+    @_builtins.property
+    def batching(self) -> _common_pb2.BatchingFacts:
+        """Absent for a trainer that does not compute packs."""
+
     def __init__(
         self,
         *,
@@ -826,10 +831,11 @@ class AttachRequest(_message.Message):
         vocabulary: _builtins.int = ...,
         max_row_tokens: _builtins.int = ...,
         damage: _builtins.str = ...,
+        batching: _common_pb2.BatchingFacts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batching", b"batching"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "damage", b"damage", "is_simulated", b"is_simulated", "max_row_tokens", b"max_row_tokens", "policy", b"policy", "version", b"version", "vocabulary", b"vocabulary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "batching", b"batching", "damage", b"damage", "is_simulated", b"is_simulated", "max_row_tokens", b"max_row_tokens", "policy", b"policy", "version", b"version", "vocabulary", b"vocabulary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
+from astraflow.contract.batches import BatchingFacts
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.check_conditions import check_conditions
 from astraflow.models.output_head import has_known_head
@@ -17,6 +18,8 @@ from astraflow.trainer.engines.scoring.scorer import FORWARDS, Scorer
 
 log = get_logger()
 
+_TEXT_LENGTH = 300
+"""Longest text of an error in a reason. Characters."""
 _HEAD_COST = "its logits are computed by its own forward pass, all of a pack at once, which costs memory"
 
 
@@ -31,6 +34,16 @@ class BatchingChoice:
     """Reasons against the batchings that would have been faster."""
     has_own_head: bool = False
     """True if the logits come from the model's own forward pass."""
+
+    @property
+    def facts(self) -> BatchingFacts:
+        """Returns the result as the trainer reports it."""
+        return BatchingFacts(
+            batching=self.batching.value,
+            largest_difference=self.largest_difference,
+            reasons=self.reasons,
+            costs=self.costs if self.reasons or self.has_own_head else "",
+        )
 
     @property
     def reasons(self) -> str:
@@ -98,7 +111,8 @@ def _measured(scorer: Scorer, alone: Sequence[Tensor]) -> _Result:
     try:
         gap = difference(scorer, alone, is_training=False)
     except (InvalidInput, AttributeError, TypeError, ValueError, RuntimeError) as problem:
-        return f"the model cannot be computed so: {problem}"
+        text = f"{type(problem).__name__}: {problem}".splitlines()[0]
+        return f"the model cannot be computed so: {text[:_TEXT_LENGTH]}"
     if not gap <= tolerance(scorer.model):
         return f"its logprobs differ by {gap:.3g} nats from those of the same sequence alone"
     return gap
