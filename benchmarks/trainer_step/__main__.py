@@ -1,6 +1,7 @@
 """Training step of the local engine against other loops on the same rows: bare transformers, and TRL's update.
 
-    python -m benchmarks.trainer_step [--against bare trl] [--repeats 5] [--threads 1] [--compile-blocks] [--batching rows]
+    python -m benchmarks.trainer_step [--against bare trl] [--repeats 5] [--threads 1] [--compile-blocks]
+        [--batching rows]
 
 All train the same rows from the same weights with the same loss, alternately in one process. Losses of the first two
 steps must agree to 1e-3 before a time counts. Prints medians and spread of the tokens per second of CPU time, which

@@ -9,6 +9,7 @@ import numpy as np
 from blake3 import blake3
 
 from astraflow.contract.batches import Batch
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.weights import Dtype
@@ -25,6 +26,7 @@ class RecordingBackend:
     is_simulated = True
     frozen_base = None
     row_limits = RowLimits()
+    batching: BatchingFacts | None = None
 
     def __init__(self) -> None:
         self.steps: list[str] = []

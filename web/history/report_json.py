@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_origin
 
 from pydantic import TypeAdapter
 
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.plugins import PlannedPlugins, PluginKind, PluginSlot
 from astraflow.contract.record_kinds import RecordKind, Severity
@@ -116,7 +117,8 @@ def _flow(content: dict[str, Any]) -> FlowReport:
 
 
 def _stream(content: dict[str, Any]) -> StreamReport:
-    pace, training = content.get("pace"), _numbers(content.get("training", {}))
+    pace, batching, training = (content.get(name) for name in ("pace", "batching", "training"))
+    training = _numbers(training or {})
     latest = {name: tuple(training.get(name, ())) for name in ("rewards", "losses")}
     more = {
         "staleness": {int(age): rows for age, rows in content.get("staleness", {}).items()},
@@ -124,6 +126,7 @@ def _stream(content: dict[str, Any]) -> StreamReport:
         "training": _with_defaults(TrainingReport, training | latest),
         "planned": _planned(content),
         "pace": None if pace is None else _with_defaults(Pace, pace),
+        "batching": None if batching is None else _with_defaults(BatchingFacts, batching),
     }
     return _with_defaults(StreamReport, _numbers(content) | more)
 

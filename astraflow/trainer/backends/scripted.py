@@ -15,6 +15,7 @@ import xxhash
 from pydantic import Field
 
 from astraflow.contract.batches import Batch, Rows
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.rollouts.trajectories import NO_VERSION
@@ -70,7 +71,7 @@ class ScriptedBackend:
     """
 
     is_simulated = True
-    batching = None
+    batching: BatchingFacts | None = None
     frozen_base = None
     row_limits = RowLimits()
 

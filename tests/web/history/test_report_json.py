@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.reports.report import Pace
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import running_web
@@ -18,7 +19,11 @@ from web.history.report_json import report_from_json, report_to_json
 
 def test_a_report_is_read_back_as_it_was_written() -> None:
     report = SyntheticRun().report(150)
-    paced = dataclasses.replace(report.streams[0], pace=Pace(limit=40.5, outstanding=38.0, group_s=2.1, step_s=1.0))
+    paced = dataclasses.replace(
+        report.streams[0],
+        pace=Pace(limit=40.5, outstanding=38.0, group_s=2.1, step_s=1.0),
+        batching=BatchingFacts(batching="rows", largest_difference=1e-6, reasons="not packed: a layer"),
+    )
     report = dataclasses.replace(report, streams=(paced, *report.streams))
     read = report_from_json(report_to_json(report))
     assert (read.flows, read.streams) == (report.flows, report.streams)

@@ -1,0 +1,24 @@
+"""Batching of a trainer: how it computes its passes, and why."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchingFacts:
+    """How a trainer computes its passes, as its check at the start has found."""
+
+    batching: str
+    """`packed`, `tree` or `rows`."""
+    largest_difference: float
+    """Difference between logprobs in a pack and those of the same sequence alone. Nats."""
+    reasons: str = ""
+    """Why not a faster batching; empty for the fastest."""
+    costs: str = ""
+    """What the batching costs; empty for the fastest."""
+
+    @property
+    def sentence(self) -> str:
+        """Returns batching, reasons and costs as one text."""
+        reasons = f" ({self.reasons})" if self.reasons else ""
+        costs = f"; costs: {self.costs}" if self.costs else ""
+        return f"{self.batching}{reasons}{costs}"
