@@ -22,11 +22,10 @@ from astraflow.tools.mcp_limits import http_client
 from astraflow.tools.mcp_servers import MAX_RESULT_CHARACTERS, MAX_TOOLS, McpOptions, checked_tool
 from tests import make
 from tests.errors import raises_code
+from tests.fakes.forking import ForkingProgram, ForkingPython
 from tests.fakes.mcp_tools import tool_server
 
 pytestmark = pytest.mark.anyio
-
-COMMAND = [sys.executable, "-m", "tests.fakes.mcp_tools"]
 
 
 @asynccontextmanager
@@ -40,8 +39,8 @@ async def started(**options: Any) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def over_stdio(**options: Any) -> AsyncIterator[Any]:
-    async with started(command=COMMAND, variables=["PYTHONPATH"], **options) as source:
+async def over_stdio(server: ForkingProgram, **options: Any) -> AsyncIterator[Any]:
+    async with started(command=[*server.command], variables=["PYTHONPATH"], **options) as source:
         yield source
 
 
@@ -70,14 +69,20 @@ def by_name(tools: tuple[Tool, ...]) -> dict[str, Tool]:
     return {tool.name: tool for tool in tools}
 
 
+@pytest.fixture
+def server(forking_python: ForkingPython) -> ForkingProgram:
+    """The server without the time of its imports."""
+    return ForkingProgram(forking_python, "tests.fakes.mcp_tools")
+
+
 @pytest.fixture(autouse=True)
 def importable_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 
 
 @pytest.mark.long
-async def test_tools_have_the_names_and_schemas_of_the_server() -> None:
-    async with over_stdio(tools=["add", "picture"], call_s=7) as source, source.open(make.prompt(), 0) as tools:
+async def test_tools_have_the_names_and_schemas_of_the_server(server: ForkingProgram) -> None:
+    async with over_stdio(server, tools=["add", "picture"], call_s=7) as source, source.open(make.prompt(), 0) as tools:
         add, picture = tools
         assert (add.name, add.description, add.timeout_s, picture.name) == ("add", "Adds two numbers.", 7, "picture")
         assert set(add.parameters["properties"]) == {"a", "b"}
@@ -89,8 +94,8 @@ async def test_tools_have_the_names_and_schemas_of_the_server() -> None:
 
 
 @pytest.mark.long
-async def test_errors_of_tools_are_text_and_results_are_bounded() -> None:
-    async with over_stdio() as source:
+async def test_errors_of_tools_are_text_and_results_are_bounded(server: ForkingProgram) -> None:
+    async with over_stdio(server) as source:
         with raises_code(ToolError, "tool.mcp_error", "no luck"):
             await called(source, "fail")
         with raises_code(ToolError, "tool.mcp_error"):
@@ -99,8 +104,8 @@ async def test_errors_of_tools_are_text_and_results_are_bounded() -> None:
         assert await called(source, "add", a=1) == "2"
 
 
-async def test_a_server_that_dies_fails_the_episode_and_the_next_connects_again() -> None:
-    async with over_stdio() as source:
+async def test_a_server_that_dies_fails_the_episode_and_the_next_connects_again(server: ForkingProgram) -> None:
+    async with over_stdio(server) as source:
         async with source.open(make.prompt(), 0) as tools:
             with raises_code(RolloutFailed, "rollout.mcp_failed") as failure:
                 await by_name(tools)["die"].call({})
@@ -110,8 +115,8 @@ async def test_a_server_that_dies_fails_the_episode_and_the_next_connects_again(
         assert await called(source, "add", a=1) == "2"
 
 
-async def test_a_server_per_episode_has_its_own_state() -> None:
-    async with over_stdio(server_per_episode=True) as source:
+async def test_a_server_per_episode_has_its_own_state(server: ForkingProgram) -> None:
+    async with over_stdio(server, server_per_episode=True) as source:
         async with source.open(make.prompt(), 0) as first, source.open(make.prompt(), 1) as second:
             counts = [await by_name(tools)["count"].call({}) for tools in (first, first, second)]
         assert counts == ["1", "2", "1"]
@@ -133,14 +138,15 @@ async def test_a_server_over_http_that_ends_is_a_failure() -> None:
     await source.close()
 
 
-async def test_unusable_servers_are_refused_at_the_start() -> None:
+async def test_unusable_servers_are_refused_at_the_start(server: ForkingProgram) -> None:
+    command = [*server.command]
     refused: list[tuple[dict[str, Any], type[Any], str]] = [
         ({"command": [sys.executable, "-c", "raise SystemExit"]}, Unavailable, "tool.mcp_unavailable"),
         ({"command": ["/nonexistent/server"]}, Unavailable, "tool.mcp_unavailable"),
         ({"command": [sys.executable, "-c", "input()"], "start_s": 0.2}, Unavailable, "tool.mcp_unavailable"),
         ({"url": "http://127.0.0.1:9/mcp"}, Unavailable, "tool.mcp_unavailable"),
-        ({"command": COMMAND, "variables": ["ASTRAFLOW_NOT_SET"]}, InvalidInput, "tool.mcp_variable_missing"),
-        ({"command": COMMAND, "variables": ["PYTHONPATH"], "tools": ["nothing"]}, InvalidInput, "tool.mcp_not_listed"),
+        ({"command": command, "variables": ["ASTRAFLOW_NOT_SET"]}, InvalidInput, "tool.mcp_variable_missing"),
+        ({"command": command, "variables": ["PYTHONPATH"], "tools": ["nothing"]}, InvalidInput, "tool.mcp_not_listed"),
     ]
     for options, kind, code in refused:
         with raises_code(kind, code):
