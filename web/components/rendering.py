@@ -20,6 +20,7 @@ from web.accounts.viewer import Viewer
 from web.components import formats
 from web.components.diagnosis_texts import SHOWN_STAGES, STAGE_LABELS, STAGE_PATHS
 from web.components.layout import NAVIGATION, PageLayout, PageSelection, header_view, layout
+from web.components.live_sessions import is_idle
 from web.components.live_texts import LiveText
 from web.components.texts import may_scroll, visible
 from web.process_settings import Settings
@@ -197,6 +198,7 @@ def _environment() -> Environment:
         ],
         "static": lambda path: f"/static/{build}/{path}",
     }
+    environment.tests["idle_session"] = is_idle
     environment.filters |= {
         "part": lambda text: quote(str(text), safe=""),
         "several": formats.several,
@@ -216,6 +218,7 @@ def _environment() -> Environment:
         "may_scroll": may_scroll,
         "short_names": formats.with_short_names,
         "ticked": _with_inline_code,
+        "plain_text": render,
         "summary": render_summary,
         "sentence": lambda record: capitalized(render(record)),
         "since": lambda at: formats.since(clock.wall() - at),

@@ -8,15 +8,17 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
+from sqlmodel import Session
 
 from astraflow.client.local_runs import LAUNCH_LOG, log_tail
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from web.components.formats import exact
 from web.database import run_records
 from web.database.db import Database
+from web.database.preferences import preferred_names, set_preferred_names
 from web.launcher.options import LaunchOptions
 from web.launches import commands as launch_commands
-from web.launches import favourites, launch_choice
+from web.launches import launch_choice
 from web.launches.launch_choice import LaunchRequest, Purpose, launch_source
 from web.launches.recipe_cards import recipe_list
 from web.launches.schemas import MAX_TEXT
@@ -39,6 +41,11 @@ from web.security.flash import Flash
 from web.security.roles import Permission, ResourceKind, needs
 
 router = APIRouter()
+
+FAVOURITES = "favourite_recipes"
+"""Name of the preference."""
+MAX_FAVOURITES = 100
+"""Favourite recipes of one person. Count."""
 
 FIRST_LIST_S = 0.3
 """Longest wait for the list of recipes; a page without it loads it. Seconds."""
@@ -67,7 +74,7 @@ async def new(
         cards = await catalogue.cards() if is_whole else await catalogue.cards_within(FIRST_LIST_S)
     except AstraFlowError as error:
         return pages.page(request, "launches/recipes.html", page="runs", problem=str(error), status=503)
-    starred = await database.read(lambda session: favourites.favourites(session, viewer.user_id))
+    starred = await database.read(lambda session: preferred_names(session, viewer.user_id, FAVOURITES))
     listed = None if cards is None else recipe_list(cards, search_text=q, favourites=starred)
     return pages.page(request, "launches/recipes.html", page="runs", list=listed, search_text=q, problem="")
 
@@ -85,9 +92,7 @@ async def star(
     """Makes a recipe a favourite of the viewer, or none."""
     if is_favourite:
         await launches.catalogue.card(recipe)
-    await database.write(
-        lambda session: favourites.set_favourite(session, viewer.user_id, recipe, is_favourite=is_favourite)
-    )
+    await database.write(lambda session: _set_favourite(session, viewer.user_id, recipe, is_favourite=is_favourite))
     return RedirectResponse(f"/runs/new?{urlencode({'q': q})}" if q else "/runs/new", 303)
 
 
@@ -212,6 +217,16 @@ async def watch(
     response = RedirectResponse(local_path(next_path), 303)
     response.set_cookie(RUN_COOKIE, name, httponly=True, samesite="lax", secure=launches.settings.is_https, path="/")
     return response
+
+
+def _set_favourite(session: Session, user_id: int, recipe: str, *, is_favourite: bool) -> None:
+    names = {*preferred_names(session, user_id, FAVOURITES)} - {recipe} | ({recipe} if is_favourite else set())
+    if len(names) > MAX_FAVOURITES:
+        raise InvalidInput(
+            f"cannot star the recipe {recipe!r}: you have {MAX_FAVOURITES} favourites; remove one",
+            code="launch.too_many_favourites",
+        )
+    set_preferred_names(session, user_id, FAVOURITES, sorted(names))
 
 
 def _form_values(items: Iterable[tuple[str, object]]) -> dict[str, str]:

@@ -9,7 +9,6 @@ from astraflow.contract.fleet.instances import Cause, Instance, InstanceState
 from astraflow.contract.fleet.pools import Pool
 from web.components import formats
 from web.components.downloads import Sheet
-from web.components.formats import usd
 from web.components.texts import with_cause
 
 STATE_TONES = {
@@ -57,23 +56,6 @@ class UnfinishedLaunches:
     cancelled: int
     """Terminated on request or preempted by the provider before they were ready."""
     cancel_reasons: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceRow:
-    """One instance."""
-
-    id: str
-    state: str
-    tone: str
-    since: float
-    type: str
-    region: str
-    is_spot: bool
-    usd_per_hour: str
-    ready_after: str
-    actor: str
-    note: str
 
 
 def launch_delays(instances: Sequence[Instance], pool: Pool) -> LaunchDelays:
@@ -145,28 +127,12 @@ def spot_share(instances: Sequence[Instance]) -> str:
     return formats.percent(sum(instance.is_spot for instance in active) / len(active)) if active else formats.MISSING
 
 
-def instance_row(instance: Instance) -> InstanceRow:
-    """Returns the table row of an instance."""
-    times = (
-        instance.gone_at,
-        instance.retiring_at,
-        instance.draining_at,
-        instance.ready_at,
-        instance.launched_at,
-        instance.intended_at,
-    )
-    return InstanceRow(
-        id=instance.id,
-        state=with_cause(instance.state.value, instance.cause),
-        tone=STATE_TONES[instance.state],
-        since=next(at for at in times if at is not None),
-        type=instance.type,
-        region=instance.region,
-        is_spot=instance.is_spot,
-        usd_per_hour=usd(instance.usd_per_hour),
-        ready_after=formats.MISSING
-        if instance.ready_at is None
-        else formats.duration(instance.ready_at - instance.intended_at),
-        actor=instance.actor,
-        note=instance.message or instance.reason,
-    )
+def state_text(instance: Instance) -> str:
+    """Returns the state of an instance, with the cause of its end."""
+    return with_cause(instance.state.value, instance.cause)
+
+
+def state_since(instance: Instance) -> float:
+    """Returns the time at which an instance reached its state. Unix seconds."""
+    ended = instance.gone_at or instance.retiring_at or instance.draining_at
+    return ended or instance.ready_at or instance.launched_at or instance.intended_at

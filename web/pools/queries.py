@@ -13,10 +13,18 @@ from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet.instances import Instance
 from astraflow.contract.fleet.pools import Pool
 from astraflow.contract.fleet.recommendations import Mode
+from web.components.formats import usd
 from web.decisions.queries import DecisionFilter, decision_page
 from web.decisions.views import decision_groups
-from web.pools.instances import instance_row, launch_delays, spot_share, unfinished_launches
-from web.pools.views import MODE_TEXTS, fleet_view, pool_row
+from web.pools.instances import (
+    STATE_TONES,
+    launch_delays,
+    spot_share,
+    state_since,
+    state_text,
+    unfinished_launches,
+)
+from web.pools.views import MODE_TEXTS, fleet_view, pool_row, pool_state
 from web.requests import responses
 from web.requests.commands import Commands, form_key
 from web.requests.dependencies import AdminsDep, CommandsDep, FleetDep
@@ -91,7 +99,10 @@ class PoolPage:
             "launch_delays": launch_delays(measured, pool),
             "unfinished_launches": unfinished_launches(measured),
             "spot_share": spot_share(measured),
-            "instances": [instance_row(instance) for instance in measured[:SHOWN_INSTANCES]],
+            "instances": measured[:SHOWN_INSTANCES],
+            "state_tones": STATE_TONES,
+            "state_text": state_text,
+            "state_since": state_since,
             "more_instances": max(0, len(measured) - SHOWN_INSTANCES),
             "problem": problem,
             "groups": decision_groups(decisions.entries),
@@ -109,8 +120,9 @@ class PoolPage:
         return responses.source_tag(
             run.name,
             self.commands.viewer,
-            replace(pool, usd_today=0.0),  # grows all the time; its shown part is in the row
-            pool_row(pool, now=now, kill=run.fleet.kill),
+            replace(pool, usd_today=0.0),  # grows all the time
+            usd(pool.usd_today),
+            pool_state(pool, now=now, kill=run.fleet.kill),
             (fleet.is_stale, fleet.is_stale and fleet.age, fleet.problem),
             report.events[-1:] if report else (),
             run.frames.live_texts.get(f"pool/{pool.spec.id}/recommendation"),

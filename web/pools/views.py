@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from astraflow.contract.fleet.instances import Cause, InstanceState
-from astraflow.contract.fleet.pools import KillScope, Pool
+from astraflow.contract.fleet.pools import FleetStatus, KillScope, Pool
 from astraflow.contract.fleet.recommendations import Mode
-from astraflow.contract.records import render
 from web.components import formats
 from web.components.downloads import Sheet
-from web.components.formats import usd
 from web.components.texts import cause_counts
 from web.live.followed_fleet import FollowedFleet
 from web.process_settings import start_command, web_command
@@ -53,28 +51,23 @@ COLUMNS = (
 class PoolRow:
     """One line of the table of pools."""
 
-    id: str
-    mode: str
+    pool: Pool
     mode_tone: str
     mode_title: str
     """Meaning of the mode."""
     ready: int
     pending: int
     terminating: int
-    target: int
-    bounds: str
-    recommended_nodes: str
-    usd_per_hour: str
-    usd_today: str
-    launch_delay: str
     state: str
     tone: str
-    simulated: tuple[str, ...]
-    losses: str
-    """Nodes lost or preempted within the last hour, by cause; empty for none."""
     segments: tuple[tuple[str, float, float], ...]
     """Bar of the pool's size: kind, start and width in per cent of the widest value."""
     target_at: float
+
+    @property
+    def losses(self) -> str:
+        """Nodes lost or preempted within the last hour, by cause; empty for none."""
+        return cause_counts(self.pool.losses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,31 +83,28 @@ class FleetView:
     address: str
     start_command: str
     web_command: str
-    cluster: str = ""
-    usd_per_hour: str = formats.MISSING
-    usd_today: str = formats.MISSING
-    kill: str = ""
-    kill_text: str = ""
-    kill_reason: str = ""
-    swept_at: float | None = None
-    orphans: int = 0
-    problems: tuple[str, ...] = ()
-    rows: tuple[PoolRow, ...] = ()
-    nodes: str = ""
-    insight: str = ""
-    insight_tone: str = ""
+    status: FleetStatus | None
+    """None until the service has answered."""
+    rows: tuple[PoolRow, ...]
 
     @property
-    def has_status(self) -> bool:
-        """Whether a status of the service was received."""
-        return bool(self.cluster)
+    def kill_text(self) -> str:
+        """State of the kill switch, in words."""
+        return "" if self.status is None else KILL_TEXTS[self.status.kill]
+
+    @property
+    def insight(self) -> tuple[str, str]:
+        """State of all pools as a sentence, with its tone."""
+        if self.status is None:
+            return "", ""
+        return _insight(self.status, self.rows)
 
 
 def fleet_view(fleet: FollowedFleet) -> FleetView:
     """Builds the view."""
     state, settings, now = fleet.state, fleet.settings, fleet.now
     status, age_s = state.status, state.age_s
-    connection_view = FleetView(
+    return FleetView(
         connection=state.connection.value,
         problem=state.problem,
         age="" if age_s is None else formats.duration(max(0.1, age_s)),
@@ -123,34 +113,8 @@ def fleet_view(fleet: FollowedFleet) -> FleetView:
         address=settings.fleet,
         start_command=start_command(settings),
         web_command=web_command(settings),
-    )
-    if status is None:
-        return connection_view
-    rows = tuple(pool_row(pool, now=now, kill=status.kill) for pool in status.pools)
-    problems = tuple(map(render, status.problems))
-    insight, tone = _insight(status.kill, rows, problems)
-    return FleetView(
-        connection=connection_view.connection,
-        problem=connection_view.problem,
-        age=connection_view.age,
-        is_stale=connection_view.is_stale,
-        next_try_at=connection_view.next_try_at,
-        address=connection_view.address,
-        start_command=connection_view.start_command,
-        web_command=connection_view.web_command,
-        cluster=status.cluster,
-        usd_per_hour=usd(status.usd_per_hour),
-        usd_today=usd(status.usd_today),
-        kill=status.kill.value,
-        kill_text=KILL_TEXTS[status.kill],
-        kill_reason=status.kill_reason,
-        swept_at=status.last_sweep_at,
-        orphans=status.orphans,
-        problems=problems,
-        rows=rows,
-        nodes=f"{sum(row.ready for row in rows)} of {sum(row.target for row in rows)}",
-        insight=insight,
-        insight_tone=tone,
+        status=status,
+        rows=tuple(pool_row(pool, now=now, kill=status.kill) for pool in status.pools) if status is not None else (),
     )
 
 
@@ -169,23 +133,14 @@ def pool_row(pool: Pool, *, now: float, kill: KillScope = KillScope.NONE) -> Poo
         start += 100 * number / widest
     state, tone = pool_state(pool, now=now, kill=kill)
     return PoolRow(
-        id=pool.spec.id,
-        mode=pool.spec.mode.value,
+        pool=pool,
         mode_title=MODE_TEXTS[pool.spec.mode],
         mode_tone="off" if kill is KillScope.ALL else MODE_TONES[pool.spec.mode],
         ready=counts["ready"],
         pending=counts["pending"],
         terminating=counts["terminating"],
-        target=pool.target,
-        bounds=f"{pool.spec.min_nodes} to {pool.spec.max_nodes}",
-        recommended_nodes=formats.count(pool.rule_target),
-        usd_per_hour=usd(pool.usd_per_hour),
-        usd_today=usd(pool.usd_today),
-        launch_delay=formats.duration(pool.launch_delay_s),
         state=state,
         tone=tone,
-        simulated=pool.simulated,
-        losses=cause_counts(pool.losses),
         segments=tuple(segment for segment in segments if segment[2]),
         target_at=min(100.0, 100 * pool.target / widest),
     )
@@ -221,12 +176,12 @@ def pool_sheet(pools: Sequence[Pool], *, now: float) -> Sheet:
         row = pool_row(pool, now=now)
         rows.append(
             (
-                row.id,
-                row.mode,
+                pool.spec.id,
+                pool.spec.mode.value,
                 row.ready,
                 row.pending,
                 row.terminating,
-                row.target,
+                pool.target,
                 pool.spec.min_nodes,
                 pool.spec.max_nodes,
                 pool.rule_target,
@@ -239,15 +194,15 @@ def pool_sheet(pools: Sequence[Pool], *, now: float) -> Sheet:
     return Sheet(name="astraflow-pools", columns=COLUMNS, rows=rows)
 
 
-def _insight(kill: KillScope, rows: Sequence[PoolRow], problems: Sequence[str]) -> tuple[str, str]:
-    if kill is not KillScope.NONE:
-        return f"The kill switch is {KILL_TEXTS[kill]}", "bad"
-    if problems:
+def _insight(status: FleetStatus, rows: Sequence[PoolRow]) -> tuple[str, str]:
+    if status.kill is not KillScope.NONE:
+        return f"The kill switch is {KILL_TEXTS[status.kill]}", "bad"
+    if status.problems:
         return "The fleet needs attention", "bad"
-    bad = [row.id for row in rows if row.tone == "bad"]
+    bad = [row.pool.spec.id for row in rows if row.tone == "bad"]
     if bad:
         return f"Pool {bad[0]} needs attention", "bad"
-    moving = [row.id for row in rows if row.tone in ("busy", "warn")]
+    moving = [row.pool.spec.id for row in rows if row.tone in ("busy", "warn")]
     if moving:
         return f"Pool {moving[0]} is changing" if len(moving) == 1 else f"{len(moving)} pools are changing", "warn"
     return ("All pools are at target", "good") if rows else ("No pool yet", "warn")

@@ -1,14 +1,11 @@
 """Further columns of the list of runs: any setting of their recipes and the last value of any metric, by user."""
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlmodel import Session
-
 from web.components import formats
 from web.database.db import Database
-from web.database.tables import UserPreference
+from web.database.preferences import preferred_names
 from web.requests.recipe_settings import setting_text
 from web.runs.list_queries import METRIC, SETTING, RunEntry, column_value
 
@@ -26,21 +23,8 @@ def available_columns(entries: Iterable[RunEntry]) -> tuple[tuple[str, Sequence[
 
 async def shown_columns(database: Database, user_id: int) -> tuple[str, ...]:
     """Returns the further columns of a user, in their order."""
-    row = await database.read(lambda session: session.get(UserPreference, (user_id, PREFERENCE)))
-    try:
-        keys = json.loads(row.value) if row is not None else []
-    except ValueError:
-        keys = []
-    return tuple(key for key in keys if isinstance(key, str) and key.startswith((SETTING, METRIC)))[:MAX_COLUMNS]
-
-
-async def save_columns(database: Database, user_id: int, value: str) -> None:
-    """Stores the further columns of a user."""
-
-    def write(session: Session) -> None:
-        session.merge(UserPreference(user_id=user_id, name=PREFERENCE, value=value))
-
-    await database.write(write)
+    keys = await database.read(lambda session: preferred_names(session, user_id, PREFERENCE))
+    return tuple(key for key in keys if key.startswith((SETTING, METRIC)))[:MAX_COLUMNS]
 
 
 def column_label(key: str) -> str:

@@ -1,18 +1,18 @@
 """Metadata of a run (title, note, tags, group, star), its configuration, and the columns of the list."""
 
 import asyncio
-import json
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from astraflow.runtime.folders.run_metadata import tags_from
+from web.database.preferences import set_preferred_names
 from web.requests.commands import Commands
 from web.requests.dependencies import CommandsDep, DatabaseDep, PagesDep, RunIndexDep, ShownRunDep, ViewerDep
 from web.requests.responses import redirect_with_flash, redirect_with_result
 from web.requests.run_lookup import ShownRun, state_of
-from web.runs.columns import MAX_COLUMNS, available_columns, save_columns, shown_columns
+from web.runs.columns import MAX_COLUMNS, PREFERENCE, available_columns, shown_columns
 from web.runs.details import annotate, configuration, record_metadata
 from web.runs.list_queries import entries
 from web.runs.views import run_row
@@ -108,5 +108,5 @@ async def set_columns(
 ) -> Response:
     """Sets the further columns of the list for the user, and redirects to it."""
     columns = [key for key in column or () if len(key) <= 200][:MAX_COLUMNS]
-    await save_columns(database, viewer.user_id, json.dumps(columns))
+    await database.write(lambda session: set_preferred_names(session, viewer.user_id, PREFERENCE, columns))
     return redirect_with_flash(Flash(text="Columns saved", tone="good"), page=LIST)

@@ -1,20 +1,14 @@
 """Charts that a user pinned to the top of the pages of runs, in the user's order."""
 
-import json
-
 from sqlmodel import Session
 
 from astraflow.contract.errors import InvalidInput
-from web.database.tables import Preference
+from web.database.preferences import preferred_names, set_preferred_names
 
 MAX_PINS = 24
 ACTIONS = ("pin", "unpin", "first")
-
-
-def pinned(session: Session, user_id: int) -> tuple[str, ...]:
-    """Returns the names of a user's pinned charts, in order."""
-    preference = session.get(Preference, _name(user_id))
-    return tuple(json.loads(preference.value)) if preference else ()
+PINS = "pinned_charts"
+"""Name of the preference."""
 
 
 def change_pins(session: Session, user_id: int, change: str) -> None:
@@ -25,11 +19,6 @@ def change_pins(session: Session, user_id: int, change: str) -> None:
             f"cannot change the pinned charts: unknown change {change[:100]!r}; use {', '.join(ACTIONS)} and a chart",
             code="web.unknown_pin",
         )
-    others = [name for name in pinned(session, user_id) if name != panel]
+    others = [name for name in preferred_names(session, user_id, PINS) if name != panel]
     names = {"pin": [*others, panel], "unpin": others, "first": [panel, *others]}[action]
-    session.merge(Preference(name=_name(user_id), value=json.dumps(names[:MAX_PINS])))
-    session.commit()
-
-
-def _name(user_id: int) -> str:
-    return f"pinned_charts/{user_id}"
+    set_preferred_names(session, user_id, PINS, names[:MAX_PINS])

@@ -17,6 +17,7 @@ from astraflow.contract.training_metrics import training_metric
 from web.accounts.viewer import Viewer
 from web.charts.tables import STEP_KINDS, kind_labels, steps_json
 from web.components.downloads import FileFormat, sheet_response
+from web.database.preferences import preferred_names
 from web.exports.content import export_content, recorded_run
 from web.exports.document import export_html, hash_of
 from web.requests import responses
@@ -35,7 +36,7 @@ from web.runs.columns import cell_text, shown_columns
 from web.runs.details import record_metadata
 from web.runs.evaluations import EvaluationTable, evaluation_tables
 from web.runs.list_queries import STATES, run_list_query, runs_page
-from web.runs.pins import change_pins, pinned
+from web.runs.pins import PINS, change_pins
 from web.runs.queries import load_run_view, load_run_view_and_history, time_range_from
 from web.runs.sheets import LABELS, has_chart, recorded_metric, run_sheet, run_table
 from web.runs.training import SHOWN_STEPS, TRAINING, TrainingView, large, metric_chart, metric_insight, training_view
@@ -315,7 +316,7 @@ async def show_steps(
 
 async def _training(shown: ShownRun, viewer: Viewer, view: RunView, past: RunHistory) -> TrainingView:
     address = f"/runs/{view.row.id}/charts/{{}}?{view.query}"
-    pins = await shown.database.read(lambda session: pinned(session, viewer.user_id))
+    pins = await shown.database.read(lambda session: preferred_names(session, viewer.user_id, PINS))
     return training_view(past.training, thinned_from=past.training_thinned_from, address=address, pins=pins)
 
 

@@ -23,7 +23,7 @@ from web.requests.responses import redirects
 from web.security.retention import MAX_DAYS, MIN_DAYS
 from web.security.roles import Permission, Role, needs
 from web.settings.exporters import exporter_facts, exporters_view
-from web.settings.providers import look, providers_view
+from web.settings.providers import QUESTIONS, look, outcome, providers_view
 from web.settings.views import browser_name, grantees, login_of, scopes
 
 router = APIRouter()
@@ -77,6 +77,8 @@ async def show(
         days_range=(MIN_DAYS, MAX_DAYS),
         now=fleet.now,
         providers=providers_view(await look(fleet), fleet.settings),
+        outcome=outcome,
+        questions=QUESTIONS,
         exporters=exporters_view(
             await exporter_facts(followed, fleet.settings),
             fleet.settings,

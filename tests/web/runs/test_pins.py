@@ -11,17 +11,21 @@ from tests.web.comparison.test_compared_runs import recorded
 from tests.web.page_elements import parsed
 from tests.web.runs.test_run_list import filled, record
 from web.database.db import Database
-from web.runs.pins import MAX_PINS, change_pins, pinned
+from web.database.preferences import preferred_names
+from web.database.tables import User
+from web.runs.pins import MAX_PINS, PINS, change_pins
 
 
 async def changed(database: Database, user: int, *changes: str) -> tuple[str, ...]:
     for change in changes:
         await database.write(lambda session, change=change: change_pins(session, user, change))  # type: ignore[misc] # bound now
-    return await database.read(lambda session: pinned(session, user))
+    return await database.read(lambda session: preferred_names(session, user, PINS))
 
 
 @pytest.mark.anyio
 async def test_each_user_has_own_pins_in_own_order(database: Database) -> None:
+    users = [User(name=name, role="viewer", created_at=0.0) for name in ("ada", "bob")]
+    await database.write(lambda session: session.add_all(users))
     assert await changed(database, 1, "pin loss", "pin entropy", "pin loss") == ("entropy", "loss")
     assert await changed(database, 2) == ()
     assert await changed(database, 1, "first loss", "unpin entropy", "unpin other") == ("loss",)

@@ -9,7 +9,7 @@ from astraflow.contract.reports.report import NodeReport, SampledTrajectory
 from astraflow.contract.rollouts.agent_calls import MAX_BODY_CHARACTERS, AgentCall, CallOutcome
 from tests.fakes.agent_session import agent_trajectories, live_session
 from tests.fakes.synthetic_run import SyntheticRun
-from web.components.live_sessions import IDLE_S, live_sessions, runs_agents
+from web.components.live_sessions import IDLE_S, is_idle, live_sessions, runs_agents
 from web.trajectories.agent_calls import CALLS_SHOWN, CallList, call_bodies, call_list, session_calls
 
 (SAMPLE, *_) = SyntheticRun().samples(30)
@@ -108,7 +108,7 @@ def nodes() -> list[NodeReport]:
 
 def test_live_sessions_are_sorted_by_age_and_idle_ones_are_marked() -> None:
     view = live_sessions(nodes())
-    assert [(row.task, row.is_idle) for row in view.rows] == [("train:2/0", False), ("train:1/0", True)]
+    assert [(row.task, is_idle(row)) for _, row in view.rows] == [("train:2/0", False), ("train:1/0", True)]
     assert view.idle == 1
     assert (view.total, view.hidden) == (41, 39)
     assert live_sessions(nodes()[2:]).rows == ()
