@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import ConfigDict, Field
 
 from astraflow.contract.errors import InvalidInput, Unavailable
@@ -15,8 +15,7 @@ from web.database.tables import MAX_ID, Alert, AlertReceiver
 from web.requests.dependencies import AlertsDep, CommandsDep, DelivererDep
 from web.rest.changes import ChangeDep
 from web.rest.common import (
-    BODY_ERRORS,
-    PREFIX,
+    ApiRouter,
     ItemList,
     Limit,
     MessageResponse,
@@ -24,12 +23,11 @@ from web.rest.common import (
     ReasonRequest,
     RequestBody,
     ResponseModel,
-    error_responses,
 )
 from web.rest.contract_models import fields_of
 from web.security.roles import Permission, needs
 
-router = APIRouter(prefix=f"{PREFIX}/alerts", tags=["alerts"])
+router = ApiRouter("/alerts", tags=["alerts"])
 
 RuleNumber = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the rule.", examples=[1])]
 ReceiverNumber = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the receiver.", examples=[1])]
@@ -165,21 +163,21 @@ class ReceiverTestResponse(ResponseModel):
     code: str = Field(description="Code of the failure; empty for a notice that arrived.")
 
 
-@router.get("", response_model=AlertList, responses=error_responses())
+@router.get("", response_model=AlertList)
 @needs(Permission.READ)
 async def alerts(alerts: AlertsDep, of_run: RunName = "", limit: Limit = 100) -> dict[str, Any]:
     """Lists alerts: those that fire first, then resolved ones, newest first."""
     return {"items": await alerts.alerts(run=of_run, limit=limit)}
 
 
-@router.get("/rules", response_model=RuleList, responses=error_responses())
+@router.get("/rules", response_model=RuleList)
 @needs(Permission.READ)
 async def rules(alerts: AlertsDep) -> dict[str, Any]:
     """Lists the rules."""
     return {"items": [_rule(rule) for rule in await alerts.rules()]}
 
 
-@router.post("/rules", status_code=201, response_model=RuleResponse, responses=error_responses(*BODY_ERRORS))
+@router.post("/rules", status_code=201, response_model=RuleResponse)
 @needs(Permission.OPERATE)
 async def create_rule(change: ChangeDep, alerts: AlertsDep, body: RuleRequest) -> dict[str, Any]:
     """Creates a rule.
@@ -190,14 +188,14 @@ async def create_rule(change: ChangeDep, alerts: AlertsDep, body: RuleRequest) -
     return _rule(await alerts.rule(int(rule_id)))
 
 
-@router.post("/rule-test", response_model=RuleTestResponse, responses=error_responses(*BODY_ERRORS))
+@router.post("/rule-test", response_model=RuleTestResponse)
 @needs(Permission.READ)
 async def test_rule(alerts: AlertsDep, body: RuleTestRequest) -> dict[str, Any]:
     """Evaluates a rule over the last recorded hour of each run that it covers. Changes nothing."""
     return {"items": await run_tests(alerts, body.spec)}
 
 
-@router.put("/rules/{rule_id}", response_model=RuleResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.put("/rules/{rule_id}", response_model=RuleResponse)
 @needs(Permission.OPERATE)
 async def change_rule(change: ChangeDep, alerts: AlertsDep, rule_id: RuleNumber, body: RuleRequest) -> dict[str, Any]:
     """Replaces a rule. Its alert is resolved, and it is evaluated from now on. Returns 409 as for a new rule."""
@@ -205,30 +203,28 @@ async def change_rule(change: ChangeDep, alerts: AlertsDep, rule_id: RuleNumber,
     return _rule(await alerts.rule(rule_id))
 
 
-@router.post("/rules/{rule_id}/mute", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.post("/rules/{rule_id}/mute", response_model=MessageResponse)
 @needs(Permission.OPERATE)
 async def mute_rule(change: ChangeDep, alerts: AlertsDep, rule_id: RuleNumber, body: MuteRequest) -> dict[str, str]:
     """Mutes the notices of a rule for a time; the page shows its alerts all the same."""
     return await change.message(lambda: alerts.mute(rule_id, minutes=body.minutes, by=change.by, reason=body.reason))
 
 
-@router.post("/rules/{rule_id}/delete", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.post("/rules/{rule_id}/delete", response_model=MessageResponse)
 @needs(Permission.OPERATE)
 async def delete_rule(change: ChangeDep, alerts: AlertsDep, rule_id: RuleNumber, body: ReasonRequest) -> dict[str, str]:
     """Deletes a rule. Its alert is resolved without a notice; past alerts stay."""
     return await change.message(lambda: alerts.delete(rule_id, by=change.by, reason=body.reason))
 
 
-@router.get("/receivers", response_model=ReceiverList, responses=error_responses())
+@router.get("/receivers", response_model=ReceiverList)
 @needs(Permission.READ)
 async def receivers(alerts: AlertsDep) -> dict[str, Any]:
     """Lists the receivers, without their secrets."""
     return {"items": [_receiver(row) for row in await alerts.receivers()]}
 
 
-@router.post(
-    "/receivers", status_code=201, response_model=AddedReceiverResponse, responses=error_responses(*BODY_ERRORS)
-)
+@router.post("/receivers", status_code=201, response_model=AddedReceiverResponse)
 @needs(Permission.ADMINISTER)
 async def add_receiver(change: ChangeDep, alerts: AlertsDep, body: ReceiverRequest) -> dict[str, Any]:
     """Adds a receiver. This response is the only one with the key of its signatures.
@@ -244,9 +240,7 @@ async def add_receiver(change: ChangeDep, alerts: AlertsDep, body: ReceiverReque
     return {"receiver": _receiver(await alerts.receiver(int(number))), "secret": secret}
 
 
-@router.post(
-    "/receivers/{receiver_id}/test", response_model=ReceiverTestResponse, responses=error_responses(404, *BODY_ERRORS)
-)
+@router.post("/receivers/{receiver_id}/test", response_model=ReceiverTestResponse)
 @needs(Permission.ADMINISTER)
 async def test_receiver(
     commands: CommandsDep, alerts: AlertsDep, deliverer: DelivererDep, receiver_id: ReceiverNumber
@@ -260,9 +254,7 @@ async def test_receiver(
     return {"has_arrived": True, "message": message, "code": ""}
 
 
-@router.post(
-    "/receivers/{receiver_id}/delete", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS)
-)
+@router.post("/receivers/{receiver_id}/delete", response_model=MessageResponse)
 @needs(Permission.ADMINISTER)
 async def delete_receiver(
     change: ChangeDep, alerts: AlertsDep, receiver_id: ReceiverNumber, body: ReasonRequest

@@ -4,7 +4,7 @@ import re
 from datetime import date
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from fastapi.responses import Response
 from pydantic import BeforeValidator, ConfigDict, Field
 
@@ -14,23 +14,13 @@ from web.audit.queries import AuditFilter, filter_from
 from web.database.tables import MAX_ID, AuditEntry
 from web.requests.dependencies import AuditLogDep, DatabaseDep, RetentionDep
 from web.rest.changes import ChangeDep
-from web.rest.common import (
-    BODY_ERRORS,
-    PREFIX,
-    ItemList,
-    Limit,
-    Reason,
-    RequestBody,
-    ResponseModel,
-    WholeNumber,
-    error_responses,
-)
+from web.rest.common import ApiRouter, ItemList, Limit, Reason, RequestBody, ResponseModel, WholeNumber
 from web.rest.contract_models import fields_of
 from web.security.audit_log import ChainCheck
 from web.security.retention import MAX_DAYS, MIN_DAYS
 from web.security.roles import Permission, needs
 
-router = APIRouter(prefix=PREFIX, tags=["audit"])
+router = ApiRouter(tags=["audit"])
 
 Word = Annotated[str, Query(max_length=200)]
 Result = Annotated[Literal["", "done", "refused", "failed", "unknown"], Query(description="Empty for any.")]
@@ -92,7 +82,7 @@ class RetentionResponse(ResponseModel):
     days: int = Field(description="Days for which entries are kept.")
 
 
-@router.get("/audit", response_model=AuditEntryList, responses=error_responses())
+@router.get("/audit", response_model=AuditEntryList)
 @needs(Permission.AUDIT)
 async def entries(
     database: DatabaseDep,
@@ -109,7 +99,7 @@ async def entries(
     return {"items": shown, "older": older}
 
 
-@router.get("/audit/verify", response_model=AuditVerificationResponse, responses=error_responses())
+@router.get("/audit/verify", response_model=AuditVerificationResponse)
 @needs(Permission.AUDIT)
 async def verify(audit_log: AuditLogDep) -> dict[str, Any]:
     """Verifies the hash chain of all entries. Read only."""
@@ -121,8 +111,7 @@ async def verify(audit_log: AuditLogDep) -> dict[str, Any]:
     "/audit.{ending}",
     response_class=Response,
     responses={
-        **error_responses(),
-        200: {"content": {kind: {"schema": {"type": "string"}} for kind in ("text/csv", "application/x-ndjson")}},
+        200: {"content": {kind: {"schema": {"type": "string"}} for kind in ("text/csv", "application/x-ndjson")}}
     },
 )
 @needs(Permission.AUDIT)
@@ -131,14 +120,14 @@ async def export(database: DatabaseDep, filters: FilterOf, ending: Literal["csv"
     return page.file_response(database, filters, ending)
 
 
-@router.get("/retention", response_model=RetentionResponse, responses=error_responses())
+@router.get("/retention", response_model=RetentionResponse)
 @needs(Permission.AUDIT)
 async def retention(retention: RetentionDep) -> dict[str, Any]:
     """Returns the retention of the audit log."""
     return {"days": await retention.days()}
 
 
-@router.put("/retention", response_model=RetentionResponse, responses=error_responses(*BODY_ERRORS))
+@router.put("/retention", response_model=RetentionResponse)
 @needs(Permission.ADMINISTER)
 async def set_retention(change: ChangeDep, retention: RetentionDep, body: RetentionRequest) -> dict[str, Any]:
     """Sets the retention. Older entries are deleted within a day, which is itself recorded in the log."""

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput, Unavailable
@@ -12,11 +12,11 @@ from web.comparison.queries import MAX_RUNS, MIN_RUNS, compared_runs, difference
 from web.comparison.views import ComparisonAxis
 from web.database.tables import MAX_ID
 from web.requests.dependencies import RunIndexDep, ShownRunDep
-from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ItemList, ResponseModel, error_responses
+from web.rest.common import MAX_EXACT_INTEGER, ApiRouter, ItemList, ResponseModel, error_responses
 from web.rest.contract_models import fields_of
 from web.security.roles import Permission, needs
 
-router = APIRouter(prefix=PREFIX, tags=["runs"])
+router = ApiRouter(tags=["runs"])
 
 Chosen = Annotated[
     list[Annotated[int, Field(ge=1, le=MAX_ID)]],
@@ -100,7 +100,7 @@ async def comparison(
     }
 
 
-@router.get("/runs/{run_id}/evaluations", response_model=EvaluationRoundList, responses=error_responses(404))
+@router.get("/runs/{run_id}/evaluations", response_model=EvaluationRoundList)
 @needs(Permission.READ)
 async def evaluations(
     shown: ShownRunDep,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from starlette.exceptions import HTTPException
 
@@ -15,23 +15,21 @@ from web.dataflow.views import insight
 from web.requests.commands import Commands
 from web.requests.dependencies import CommandsDep, ReportDep, StateDep, ViewerDep
 from web.rest.common import (
-    BODY_ERRORS,
     NAME,
-    PREFIX,
     WITHOUT_NUL,
+    ApiRouter,
     Key,
     MessageResponse,
     Reason,
     ReasonRequest,
     RequestBody,
     ResponseModel,
-    error_responses,
 )
 from web.rest.contract_models import fields_of
 from web.security.roles import Permission, ResourceKind, needs
 from web.state.dataflow_graph import StageEdge, build_graph
 
-router = APIRouter(prefix=PREFIX, tags=["flows"])
+router = ApiRouter(tags=["flows"])
 
 FlowName = Annotated[str, Path(pattern=NAME, description="Name of the flow.", examples=["train"])]
 PolicyName = Annotated[str, Path(pattern=NAME, description="Name of the policy.", examples=["solver"])]
@@ -100,7 +98,7 @@ class SamplerRequest(RequestBody):
     reason: Reason
 
 
-@router.get("/flows", response_model=DataflowResponse, responses=error_responses())
+@router.get("/flows", response_model=DataflowResponse)
 @needs(Permission.READ)
 async def flows(report: ReportDep, state: StateDep) -> dict[str, Any]:
     """Returns flows, streams, and the graph's edges with counts and rates."""
@@ -116,7 +114,7 @@ async def flows(report: ReportDep, state: StateDep) -> dict[str, Any]:
     }
 
 
-@router.post("/flows/{flow:path}/pause", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.post("/flows/{flow:path}/pause", response_model=MessageResponse)
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def pause(
     commands: CommandsDep, report: ReportDep, flow: FlowName, body: ReasonRequest, key: Key
@@ -125,7 +123,7 @@ async def pause(
     return await _set(commands, report, flow, is_paused=True, key=key, reason=body.reason)
 
 
-@router.post("/flows/{flow:path}/resume", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.post("/flows/{flow:path}/resume", response_model=MessageResponse)
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def resume(
     commands: CommandsDep, report: ReportDep, flow: FlowName, body: ReasonRequest, key: Key
@@ -134,7 +132,7 @@ async def resume(
     return await _set(commands, report, flow, is_paused=False, key=key, reason=body.reason)
 
 
-@router.post("/flows/{flow:path}/plugins", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.post("/flows/{flow:path}/plugins", response_model=MessageResponse)
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def flow_plugins(
     commands: CommandsDep, report: ReportDep, viewer: ViewerDep, flow: FlowName, body: FlowPluginsRequest, key: Key
@@ -154,9 +152,7 @@ async def flow_plugins(
     return await _change(commands, change, key)
 
 
-@router.post(
-    "/policies/{policy:path}/sampler", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS)
-)
+@router.post("/policies/{policy:path}/sampler", response_model=MessageResponse)
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def sampler(
     commands: CommandsDep, report: ReportDep, viewer: ViewerDep, policy: PolicyName, body: SamplerRequest, key: Key

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from starlette.exceptions import HTTPException
 
 from web.decisions.queries import (
@@ -15,15 +15,15 @@ from web.decisions.queries import (
 )
 from web.decisions.schemas import DecisionDetail, DecisionList
 from web.requests.dependencies import ControlDep, FleetDep, StateDep
-from web.rest.common import PREFIX, error_responses
+from web.rest.common import PREFIX, ApiRouter
 from web.security.roles import Permission, needs
 
-router = APIRouter(prefix=PREFIX, tags=["decisions"])
+router = ApiRouter(tags=["decisions"])
 
 Word = Annotated[str, Query(max_length=128)]
 
 
-@router.get("/decisions", response_model=DecisionList, responses=error_responses())
+@router.get("/decisions", response_model=DecisionList)
 @needs(Permission.READ)
 async def decisions(
     control: ControlDep,
@@ -42,7 +42,7 @@ async def decisions(
     return {"items": page.entries, "older": page.older or None, "problems": page.problems}
 
 
-@router.get("/decisions/{decision_id}", response_model=DecisionDetail, responses=error_responses(404))
+@router.get("/decisions/{decision_id}", response_model=DecisionDetail)
 @needs(Permission.READ)
 async def get_decision(
     state: StateDep,

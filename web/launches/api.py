@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from starlette.exceptions import HTTPException
 
 from astraflow.client.local_runs import LAUNCH_LOG, LocalRun, LocalRunState, log_tail
@@ -28,10 +28,10 @@ from web.launches.views import LAUNCHES_PATH, LaunchChoice
 from web.requests.commands import Commands
 from web.requests.dependencies import CommandsDep, LaunchesDep
 from web.requests.run_lookup import Launches
-from web.rest.common import BODY_ERRORS, PREFIX, Key, Limit, NumberedPage, PageNumber, ReasonRequest, error_responses
+from web.rest.common import ApiRouter, Key, Limit, NumberedPage, PageNumber, ReasonRequest, error_responses
 from web.security.roles import Permission, ResourceKind, needs
 
-router = APIRouter(prefix=PREFIX, tags=["launches"])
+router = ApiRouter(tags=["launches"])
 
 RunName = Annotated[
     str,
@@ -39,7 +39,7 @@ RunName = Annotated[
 ]
 
 
-@router.get("/launches", response_model=LaunchList, responses=error_responses())
+@router.get("/launches", response_model=LaunchList)
 @needs(Permission.READ)
 async def launches(
     launches: LaunchesDep,
@@ -53,14 +53,14 @@ async def launches(
     return page_fields | {"items": [_to_response(run) for run in page_fields["items"]]}
 
 
-@router.get("/recipes", response_model=list[RecipeResponse], responses=error_responses())
+@router.get("/recipes", response_model=list[RecipeResponse])
 @needs(Permission.OPERATE)
 async def recipes(launches: LaunchesDep) -> tuple[RecipeCard, ...]:
     """Lists the recipes that can be launched, with what each needs and why this machine cannot run it."""
     return await launches.catalogue.cards()
 
 
-@router.post("/launches", status_code=201, response_model=LaunchResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.post("/launches", status_code=201, response_model=LaunchResponse, responses=error_responses(404))
 @needs(Permission.OPERATE)
 async def launch(
     launches: LaunchesDep, commands: CommandsDep, body: LaunchRunRequest | CloneRunRequest, key: Key
@@ -75,7 +75,7 @@ async def launch(
     return _to_response(await launches.launcher.launch(name))
 
 
-@router.post("/launch-preview", response_model=LaunchPreviewResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.post("/launch-preview", response_model=LaunchPreviewResponse, responses=error_responses(404))
 @needs(Permission.OPERATE)
 async def preview(
     launches: LaunchesDep, commands: CommandsDep, body: LaunchPreviewRequest | ClonePreviewRequest
@@ -93,19 +93,14 @@ async def preview(
     return _preview(choice)
 
 
-@router.get("/launches/{name}", response_model=LaunchResponse, responses=error_responses(404))
+@router.get("/launches/{name}", response_model=LaunchResponse)
 @needs(Permission.READ)
 async def get_launch(launches: LaunchesDep, name: RunName) -> dict[str, Any]:
     """Returns a run of the page's machine."""
     return _to_response(await launches.launcher.launch(name))
 
 
-@router.post(
-    "/launches/{name}/stop",
-    status_code=202,
-    response_model=LaunchResponse,
-    responses=error_responses(404, *BODY_ERRORS),
-)
+@router.post("/launches/{name}/stop", status_code=202, response_model=LaunchResponse)
 @needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
 async def stop(
     launches: LaunchesDep, commands: CommandsDep, name: RunName, body: ReasonRequest, key: Key
@@ -115,12 +110,7 @@ async def stop(
     return _to_response(await launches.launcher.launch(name))
 
 
-@router.post(
-    "/launches/{name}/resume",
-    status_code=202,
-    response_model=LaunchResponse,
-    responses=error_responses(404, *BODY_ERRORS),
-)
+@router.post("/launches/{name}/resume", status_code=202, response_model=LaunchResponse)
 @needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
 async def resume(
     launches: LaunchesDep, commands: CommandsDep, name: RunName, body: ReasonRequest, key: Key
@@ -130,7 +120,7 @@ async def resume(
     return _to_response(await launches.launcher.launch(name))
 
 
-@router.get("/launches/{name}/log", response_model=LogResponse, responses=error_responses(404))
+@router.get("/launches/{name}/log", response_model=LogResponse)
 @needs(Permission.READ)
 async def log(
     launches: LaunchesDep,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
@@ -16,18 +16,7 @@ from web.live.followed_fleet import FollowedFleet, MaintainerCache, MaintainerSn
 from web.maintainer import commands as maintainer_commands
 from web.maintainer.transcript import transcript_view
 from web.requests.dependencies import CommandsDep, FleetDep, MaintainerDep
-from web.rest.common import (
-    BODY_ERRORS,
-    NAME,
-    PREFIX,
-    ItemList,
-    Key,
-    Reason,
-    ReasonRequest,
-    RequestBody,
-    ResponseModel,
-    error_responses,
-)
+from web.rest.common import NAME, PREFIX, ApiRouter, ItemList, Key, Reason, ReasonRequest, RequestBody, ResponseModel
 from web.rest.contract_models import fields_of
 from web.rest.fleet_schemas import AppliedPlanResponse, PlanResponse, applied_plan_response, plan_response
 from web.security.roles import Permission, ResourceKind, needs
@@ -83,22 +72,17 @@ def proposal_response(proposal: Proposal) -> dict[str, Any]:
 def transcript_response(page: TranscriptPage, *, wake: str) -> dict[str, Any]:
     """Converts to the API schema. wake: the page contains only this wake."""
     view = transcript_view(page, wake=wake)
-    return {
-        "chain": page.chain,
-        "is_whole": view.chain_tone != "bad",
-        "items": page.entries,
-        "older": view.older,
-    }
+    return {"chain": page.chain, "is_whole": view.chain_tone != "bad", "items": page.entries, "older": view.older}
 
 
-router = APIRouter(prefix=f"{PREFIX}/maintainer", tags=["maintainer"])
+router = ApiRouter("/maintainer", tags=["maintainer"])
 
 PlanName = Annotated[
     str, Path(pattern=NAME, description="Id of the proposed plan.", examples=["01KAN8Q0000000000000000000"])
 ]
 
 
-@router.get("", response_model=MaintainerResponse, responses=error_responses())
+@router.get("", response_model=MaintainerResponse)
 @needs(Permission.READ)
 async def maintainer(fleet: FleetDep, maintainer: MaintainerDep) -> Maintainer:
     """Returns the mode that people set, and the reported status: model, state, budgets, counters, problems."""
@@ -107,28 +91,28 @@ async def maintainer(fleet: FleetDep, maintainer: MaintainerDep) -> Maintainer:
     return snapshot.maintainer
 
 
-@router.put("/mode", response_model=DecisionResponse, responses=error_responses(*BODY_ERRORS))
+@router.put("/mode", response_model=DecisionResponse)
 @needs(Permission.APPROVE, on=ResourceKind.RUN)
 async def set_mode(commands: CommandsDep, body: MaintainerModeRequest, key: Key) -> DecisionEntry:
     """Sets the maintainer's mode, which it applies within a second; `off` also ends a running wake."""
     return entry_of(await maintainer_commands.set_mode(commands, body.mode, key=key, reason=body.reason))
 
 
-@router.post("/wake", response_model=DecisionResponse, responses=error_responses(*BODY_ERRORS))
+@router.post("/wake", response_model=DecisionResponse)
 @needs(Permission.APPROVE, on=ResourceKind.RUN)
 async def wake(commands: CommandsDep, body: ReasonRequest, key: Key) -> DecisionEntry:
     """Lets the maintainer wake once, without a signal and within its budgets. Returns 409 if none can wake."""
     return entry_of(await maintainer_commands.wake(commands, key=key, reason=body.reason))
 
 
-@router.get("/proposals", response_model=ProposalList, responses=error_responses())
+@router.get("/proposals", response_model=ProposalList)
 @needs(Permission.READ)
 async def proposals(fleet: FleetDep, maintainer: MaintainerDep) -> dict[str, Any]:
     """Lists waiting proposals, then the latest decided ones; at most twenty of each."""
     return {"items": [proposal_response(item) for item in (await _snapshot(fleet, maintainer)).proposals]}
 
 
-@router.get("/proposals/{plan}", response_model=ProposalResponse, responses=error_responses(404))
+@router.get("/proposals/{plan}", response_model=ProposalResponse)
 @needs(Permission.READ)
 async def proposal(fleet: FleetDep, maintainer: MaintainerDep, plan: PlanName) -> dict[str, Any]:
     """Returns a proposal with its plan."""
@@ -140,7 +124,7 @@ async def proposal(fleet: FleetDep, maintainer: MaintainerDep, plan: PlanName) -
     return proposal_response(item)
 
 
-@router.post("/proposals/{plan}/approve", response_model=AppliedPlanResponse, responses=error_responses(*BODY_ERRORS))
+@router.post("/proposals/{plan}/approve", response_model=AppliedPlanResponse)
 @needs(Permission.APPROVE, on=ResourceKind.PLAN)
 async def approve(
     commands: CommandsDep, fleet: FleetDep, maintainer: MaintainerDep, plan: PlanName, body: ReasonRequest, key: Key
@@ -153,7 +137,7 @@ async def approve(
     return applied_plan_response(await maintainer_commands.approve(commands, PlanId(plan), key=key, reason=body.reason))
 
 
-@router.post("/proposals/{plan}/reject", response_model=DecisionResponse, responses=error_responses(*BODY_ERRORS))
+@router.post("/proposals/{plan}/reject", response_model=DecisionResponse)
 @needs(Permission.APPROVE, on=ResourceKind.PLAN)
 async def reject(
     commands: CommandsDep, fleet: FleetDep, maintainer: MaintainerDep, plan: PlanName, body: ReasonRequest, key: Key
@@ -163,7 +147,7 @@ async def reject(
     return entry_of(await maintainer_commands.reject(commands, PlanId(plan), key=key, reason=body.reason))
 
 
-@router.get("/transcript", response_model=TranscriptResponse, responses=error_responses())
+@router.get("/transcript", response_model=TranscriptResponse)
 @needs(Permission.READ)
 async def transcript(
     fleet: FleetDep,

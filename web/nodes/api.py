@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
@@ -12,9 +12,9 @@ from astraflow.contract.reports.report import NodeReport, NodeState, Report
 from web.requests.dependencies import ReportDep, StateDep
 from web.rest.changes import ChangeDep
 from web.rest.common import (
-    BODY_ERRORS,
     NAME,
     PREFIX,
+    ApiRouter,
     Limit,
     MessageResponse,
     NodeName,
@@ -23,13 +23,12 @@ from web.rest.common import (
     Reason,
     RequestBody,
     ResponseModel,
-    error_responses,
 )
 from web.rest.contract_models import fields_of
 from web.security.audit_log import AuditedCommand
 from web.security.roles import Permission, ResourceKind, needs
 
-router = APIRouter(prefix=PREFIX, tags=["nodes"])
+router = ApiRouter(tags=["nodes"])
 
 SortName = Literal["name", "state", "pool", "joined_at", "heartbeat_age_s", "leased", "episodes_per_s", "tokens_per_s"]
 
@@ -78,7 +77,7 @@ class DrainRequest(RequestBody):
     reason: Reason
 
 
-@router.get("/nodes", response_model=NodeList, responses=error_responses())
+@router.get("/nodes", response_model=NodeList)
 @needs(Permission.READ)
 async def nodes(
     report: ReportDep,
@@ -99,7 +98,7 @@ async def nodes(
     return page_fields | {"items": items, "age_s": run_state.age_s}
 
 
-@router.post("/nodes/{node:path}/drain", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.post("/nodes/{node:path}/drain", response_model=MessageResponse)
 @needs(Permission.OPERATE, on=ResourceKind.NODE)
 async def drain(change: ChangeDep, report: ReportDep, node: NodeName, body: DrainRequest) -> dict[str, str]:
     """Drains a node: it finishes its tasks and leaves the run. No result is lost.
@@ -109,12 +108,11 @@ async def drain(change: ChangeDep, report: ReportDep, node: NodeName, body: Drai
     _node(report, node)
     audited = AuditedCommand(action="node.drain", target=node, reason=body.reason)
     return await change.audited(
-        audited,
-        lambda: change.commands.drain_node(NodeId(node), reason=body.reason, deadline_s=body.deadline_s),
+        audited, lambda: change.commands.drain_node(NodeId(node), reason=body.reason, deadline_s=body.deadline_s)
     )
 
 
-@router.get("/nodes/{node:resource}", response_model=NodeDetail, responses=error_responses(404))
+@router.get("/nodes/{node:resource}", response_model=NodeDetail)
 @needs(Permission.READ)
 async def get_node(report: ReportDep, node: NodeName) -> dict[str, Any]:
     """Returns a node with all its metrics."""

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import Unavailable
@@ -24,7 +24,7 @@ from web.pools.requests import (
 )
 from web.pools.what_if import BoundsComparison, compare_bounds, figures
 from web.requests.dependencies import CommandsDep, ControlDep, FleetDep
-from web.rest.common import BODY_ERRORS, NAME, PREFIX, Key, Limit, PoolName, ReasonRequest, error_responses
+from web.rest.common import NAME, ApiRouter, Key, Limit, PoolName, ReasonRequest
 from web.rest.fleet_schemas import (
     AppliedPlanResponse,
     FleetResponse,
@@ -38,12 +38,12 @@ from web.rest.fleet_schemas import (
 )
 from web.security.roles import Permission, ResourceKind, needs
 
-router = APIRouter(prefix=PREFIX, tags=["fleet"])
+router = ApiRouter(tags=["fleet"])
 
 PlanName = Annotated[str, Path(pattern=NAME, description="Id of the plan.", examples=["01KAN8Q0000000000000000000"])]
 
 
-@router.get("/fleet", response_model=FleetResponse, responses=error_responses())
+@router.get("/fleet", response_model=FleetResponse)
 @needs(Permission.READ)
 async def fleet(fleet: FleetDep) -> dict[str, Any]:
     """Returns the fleet service's status: cost, kill switch, and problems that need attention."""
@@ -51,19 +51,14 @@ async def fleet(fleet: FleetDep) -> dict[str, Any]:
     return FleetResponse.values_of(status, pools=len(status.pools), age_s=fleet.state.age_s)
 
 
-@router.get("/pools", response_model=PoolList, responses=error_responses())
+@router.get("/pools", response_model=PoolList)
 @needs(Permission.READ)
 async def pools(fleet: FleetDep) -> dict[str, Any]:
     """Lists pools with spec, size, cost and recommendation."""
     return {"items": _status(fleet).pools, "age_s": fleet.state.age_s}
 
 
-@router.post(
-    "/pools/{pool:path}/plans",
-    status_code=201,
-    response_model=PlanResponse,
-    responses=error_responses(404, *BODY_ERRORS),
-)
+@router.post("/pools/{pool:path}/plans", status_code=201, response_model=PlanResponse)
 @needs(Permission.OPERATE, on=ResourceKind.POOL)
 async def plan(
     commands: CommandsDep, fleet: FleetDep, pool: PoolName, body: ResizeRequest | RetireRequest
@@ -85,9 +80,7 @@ async def plan(
     return plan_response(await commands.plan_change(request))
 
 
-@router.post(
-    "/pools/{pool:path}/override", response_model=DecisionResponse, responses=error_responses(404, *BODY_ERRORS)
-)
+@router.post("/pools/{pool:path}/override", response_model=DecisionResponse)
 @needs(Permission.OPERATE, on=ResourceKind.POOL)
 async def set_override(
     commands: CommandsDep, fleet: FleetDep, pool: PoolName, body: OverrideRequest, key: Key
@@ -98,11 +91,7 @@ async def set_override(
     return entry_of(done)
 
 
-@router.post(
-    "/pools/{pool:path}/inject-fault",
-    response_model=FaultInjectionResponse,
-    responses=error_responses(404, *BODY_ERRORS),
-)
+@router.post("/pools/{pool:path}/inject-fault", response_model=FaultInjectionResponse)
 @needs(Permission.ADMINISTER, on=ResourceKind.POOL)
 async def inject_fault(
     commands: CommandsDep, fleet: FleetDep, pool: PoolName, body: FaultInjectionRequest, key: Key
@@ -116,9 +105,7 @@ async def inject_fault(
     return {"lost": done.lost, "decision": entry_of(done.decision)}
 
 
-@router.post(
-    "/pools/{pool:path}/what-if", response_model=WhatIfComparison, responses=error_responses(404, *BODY_ERRORS)
-)
+@router.post("/pools/{pool:path}/what-if", response_model=WhatIfComparison)
 @needs(Permission.READ)
 async def what_if(control: ControlDep, fleet: FleetDep, pool: PoolName, body: WhatIfBoundsRequest) -> dict[str, Any]:
     """Replays the recorded reports under other bounds and returns the recommendations. Changes nothing.
@@ -136,21 +123,21 @@ async def what_if(control: ControlDep, fleet: FleetDep, pool: PoolName, body: Wh
     return _what_if(await compare_bounds(control, stored_pool, bounds, options=options, hours=body.hours))
 
 
-@router.get("/pools/{pool:resource}", response_model=PoolResponse, responses=error_responses(404))
+@router.get("/pools/{pool:resource}", response_model=PoolResponse)
 @needs(Permission.READ)
 async def pool(fleet: FleetDep, pool: PoolName) -> Pool:
     """Returns a pool."""
     return _pool(fleet, pool)
 
 
-@router.put("/pools/{pool:resource}", response_model=PoolResponse, responses=error_responses(*BODY_ERRORS))
+@router.put("/pools/{pool:resource}", response_model=PoolResponse)
 @needs(Permission.ADMINISTER, on=ResourceKind.POOL)
 async def put_pool(commands: CommandsDep, pool: PoolName, body: PoolChange, key: Key) -> Pool:
     """Creates a pool or changes its bounds, mode or spec. Returns 409 if `observed_version` is outdated."""
     return await commands.put_pool(body.spec(pool), observed_version=body.observed_version, key=key, reason=body.reason)
 
 
-@router.post("/plans/{plan}/apply", response_model=AppliedPlanResponse, responses=error_responses(*BODY_ERRORS))
+@router.post("/plans/{plan}/apply", response_model=AppliedPlanResponse)
 @needs(Permission.OPERATE, on=ResourceKind.PLAN)
 async def apply(commands: CommandsDep, plan: PlanName, body: ReasonRequest, key: Key) -> dict[str, Any]:
     """Applies a plan. Instances start and end after the response; `/api/v1/instances` lists them.
@@ -161,7 +148,7 @@ async def apply(commands: CommandsDep, plan: PlanName, body: ReasonRequest, key:
     return applied_plan_response(done)
 
 
-@router.put("/kill-switch", response_model=DecisionResponse, responses=error_responses(*BODY_ERRORS))
+@router.put("/kill-switch", response_model=DecisionResponse)
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def kill_switch(commands: CommandsDep, body: KillSwitchRequest, key: Key) -> DecisionEntry:
     """Sets the kill switch, which blocks changes of pools by agents or all actors. Only admins may relax it."""
@@ -204,7 +191,7 @@ def _what_if(answers: BoundsComparison) -> dict[str, Any]:
     return response
 
 
-@router.get("/instances", response_model=InstanceList, responses=error_responses())
+@router.get("/instances", response_model=InstanceList)
 @needs(Permission.READ)
 async def instances(
     fleet: FleetDep,

@@ -1,9 +1,10 @@
 """Parameters and schemas shared by the API's routes: names, paging, idempotency keys, reasons, and error responses."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Annotated, Any, Generic, TypeVar
 
-from fastapi import Header, Path, Query
+from fastapi import APIRouter, Header, Path, Query
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.convertors import Convertor, register_url_convertor  # codespell:ignore convertors,convertor
 
@@ -36,6 +37,10 @@ _ERROR_DESCRIPTIONS = {
 }
 
 
+BODY_ERRORS = (400, 409, 413)
+"""Additional error statuses of routes that accept a body."""
+
+
 def error_responses(*more: int) -> dict[int | str, dict[str, Any]]:
     """Returns the documented error responses of a route. more: 400, 404, 409, 413, besides the common ones."""
     schema = {"$ref": "#/components/schemas/Problem"}
@@ -43,6 +48,21 @@ def error_responses(*more: int) -> dict[int | str, dict[str, Any]]:
         status: {"description": _ERROR_DESCRIPTIONS[status], "content": {MEDIA_TYPE: {"schema": schema}}}
         for status in sorted({401, 403, 422, 429, 431, 502, 503, 504, *more})
     }
+
+
+class ApiRouter(APIRouter):
+    """Router of the API, whose routes document the errors that they may return."""
+
+    def __init__(self, path: str = "", *, tags: list[str | Enum]) -> None:
+        """path: below `PREFIX`, of all routes."""
+        super().__init__(prefix=f"{PREFIX}{path}", tags=tags)
+
+    def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        """Adds a route: 404 is documented for names in its path, 400, 409 and 413 for its body, and `responses`."""
+        of_path = (404,) if "{" in path else ()
+        of_body = BODY_ERRORS if {"POST", "PUT", "PATCH"} & {*options["methods"]} else ()
+        responses = error_responses(*of_path, *of_body) | (options.pop("responses") or {})
+        super().add_api_route(path, endpoint, responses=responses, **options)
 
 
 class _NameWithSlashes(Convertor[str]):  # codespell:ignore convertor
@@ -58,9 +78,6 @@ class _NameWithSlashes(Convertor[str]):  # codespell:ignore convertor
 
 
 register_url_convertor("resource", _NameWithSlashes())
-
-BODY_ERRORS = (400, 409, 413)
-"""Additional error statuses of routes that accept a body."""
 
 WholeNumber = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
 """Accepts 3.0 as an integer, as JSON does not distinguish the two."""

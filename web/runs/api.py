@@ -3,7 +3,7 @@
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
@@ -12,21 +12,12 @@ from web.database import run_records
 from web.database.tables import MAX_ID, RunRecord
 from web.requests.dependencies import CommandsDep, DatabaseDep, RunIndexDep, ShownRunDep
 from web.requests.run_lookup import local_run
-from web.rest.common import (
-    BODY_ERRORS,
-    PREFIX,
-    Limit,
-    NumberedPage,
-    PageNumber,
-    RequestBody,
-    ResponseModel,
-    error_responses,
-)
+from web.rest.common import PREFIX, ApiRouter, Limit, NumberedPage, PageNumber, RequestBody, ResponseModel
 from web.rest.contract_models import fields_of
 from web.runs.details import annotate, record_metadata
 from web.security.roles import Permission, ResourceKind, needs
 
-router = APIRouter(prefix=PREFIX, tags=["runs"])
+router = ApiRouter(tags=["runs"])
 
 
 @fields_of(RunMetadata)
@@ -73,7 +64,7 @@ class RunList(NumberedPage[RunResponse]):
     """Page of runs, newest first."""
 
 
-@router.get("/runs", response_model=RunList, responses=error_responses())
+@router.get("/runs", response_model=RunList)
 @needs(Permission.READ)
 async def runs(index: RunIndexDep, database: DatabaseDep, page: PageNumber = 1, limit: Limit = 100) -> dict[str, Any]:
     """Lists all runs, newest first."""
@@ -89,7 +80,7 @@ async def runs(index: RunIndexDep, database: DatabaseDep, page: PageNumber = 1, 
     return page_fields | {"items": items}
 
 
-@router.get("/runs/{run_id}", response_model=RunDetail, responses=error_responses(404))
+@router.get("/runs/{run_id}", response_model=RunDetail)
 @needs(Permission.READ)
 async def get_run(
     index: RunIndexDep, database: DatabaseDep, run_id: Annotated[int, Path(ge=1, le=MAX_ID)]
@@ -102,7 +93,7 @@ async def get_run(
     return RunDetail.values_of(record, is_live=index.is_live(record.id), metadata=metadata, report=_report(record))
 
 
-@router.patch("/runs/{run_id}/metadata", response_model=MetadataResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.patch("/runs/{run_id}/metadata", response_model=MetadataResponse)
 @needs(Permission.OPERATE, on=ResourceKind.RECORD)
 async def change_metadata(shown: ShownRunDep, commands: CommandsDep, body: MetadataRequest) -> RunMetadata:
     """Changes title, note, tags, group or star of a run, and returns all of them."""

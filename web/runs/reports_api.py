@@ -3,7 +3,7 @@
 import asyncio
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi import HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
@@ -24,14 +24,14 @@ from web.history.series_queries import Row
 from web.requests.dependencies import ControlDep, HistoryDep, ReportDep, RunIndexDep, StateDep
 from web.requests.range_points import HistorySource, points_in_range
 from web.requests.run_lookup import ShownRun
-from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ItemList, ResponseModel, error_responses
+from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ApiRouter, ItemList, ResponseModel
 from web.rest.contract_models import fields_of
 from web.runs.queries import load_run_view_and_history, time_range_from
 from web.runs.sheets import LABELS, TIMELINE, has_chart, run_sheet
 from web.runs.training import TRAINING
 from web.security.roles import Permission, needs
 
-router = APIRouter(prefix=PREFIX, tags=["reports"])
+router = ApiRouter(tags=["reports"])
 
 RangeName = Literal["", "15m", "1h", "6h", "24h"]
 MAX_REPORTS = 900
@@ -93,14 +93,14 @@ class LoginStatusResponse(ResponseModel):
     status: Literal["ok"] = Field(description="Always `ok`.")
 
 
-@router.get("/report", response_model=NewestReport, responses=error_responses())
+@router.get("/report", response_model=NewestReport)
 @needs(Permission.READ)
 async def report(report: ReportDep, state: StateDep) -> dict[str, Any]:
     """Returns the newest report and its age."""
     return NewestReport.values_of(report, age_s=state.age_s)
 
 
-@router.get("/reports", response_model=ReportList, responses=error_responses())
+@router.get("/reports", response_model=ReportList)
 @needs(Permission.READ)
 async def reports(
     control: ControlDep,
@@ -114,7 +114,7 @@ async def reports(
     return {"items": await control.history(after_sequence=after_sequence, limit=limit, resolution_s=int(resolution_s))}
 
 
-@router.get("/session", response_model=LoginStatusResponse, responses=error_responses())
+@router.get("/session", response_model=LoginStatusResponse)
 @needs(Permission.READ)
 async def session() -> Response:
     """Checks the session or token; responds with 401 if it is invalid."""
@@ -125,13 +125,12 @@ async def session() -> Response:
     "/series.{ending}",
     response_class=Response,
     responses={
-        **error_responses(404),
         200: {
             "content": {
                 "text/csv": {"schema": {"type": "string"}},
                 "application/json": {"schema": {"type": "array", "items": {"type": "object"}}},
             }
-        },
+        }
     },
 )
 @needs(Permission.READ)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
@@ -11,8 +11,7 @@ from web.database.tables import MAX_ID, ApiToken, BrowserSession, User
 from web.requests.dependencies import AccountsDep, ViewerDep
 from web.rest.changes import ChangeDep
 from web.rest.common import (
-    BODY_ERRORS,
-    PREFIX,
+    ApiRouter,
     ItemList,
     MessageResponse,
     Reason,
@@ -20,11 +19,10 @@ from web.rest.common import (
     RequestBody,
     ResponseModel,
     WholeNumber,
-    error_responses,
 )
 from web.security.roles import Permission, Role, needs
 
-router = APIRouter(prefix=PREFIX, tags=["accounts"])
+router = ApiRouter(tags=["accounts"])
 
 TokenNumber = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the token.", examples=[1])]
 SessionName = Annotated[
@@ -96,14 +94,14 @@ class SessionList(ItemList[SessionResponse]):
     """Items, newest first."""
 
 
-@router.get("/tokens", response_model=TokenList, responses=error_responses())
+@router.get("/tokens", response_model=TokenList)
 @needs(Permission.OWN)
 async def tokens(accounts: AccountsDep, viewer: ViewerDep) -> dict[str, Any]:
     """Lists the caller's valid tokens; for admins all users'."""
     return {"items": [_token(row, user) for row, user in await accounts.tokens.list_for(viewer)]}
 
 
-@router.post("/tokens", status_code=201, response_model=CreatedTokenResponse, responses=error_responses(*BODY_ERRORS))
+@router.post("/tokens", status_code=201, response_model=CreatedTokenResponse)
 @needs(Permission.OWN)
 async def create_token(change: ChangeDep, accounts: AccountsDep, body: TokenRequest) -> dict[str, Any]:
     """Creates a token of the caller. This response is the only one with its secret."""
@@ -121,7 +119,7 @@ async def create_token(change: ChangeDep, accounts: AccountsDep, body: TokenRequ
     return {"token": _token(*created), "secret": secret}
 
 
-@router.post("/tokens/{token_id}/revoke", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.post("/tokens/{token_id}/revoke", response_model=MessageResponse)
 @needs(Permission.OWN)
 async def revoke_token(
     change: ChangeDep, accounts: AccountsDep, token_id: TokenNumber, body: ReasonRequest
@@ -130,7 +128,7 @@ async def revoke_token(
     return await change.message(lambda: accounts.tokens.revoke(token_id, by=change.viewer, reason=body.reason))
 
 
-@router.get("/sessions", response_model=SessionList, responses=error_responses())
+@router.get("/sessions", response_model=SessionList)
 @needs(Permission.OWN)
 async def sessions(accounts: AccountsDep, viewer: ViewerDep) -> dict[str, Any]:
     """Lists the caller's open sessions; for admins all users'."""
@@ -138,7 +136,7 @@ async def sessions(accounts: AccountsDep, viewer: ViewerDep) -> dict[str, Any]:
     return {"items": [_session(row, user, here=viewer.session) for row, user in rows]}
 
 
-@router.post("/sessions/{session_id}/end", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.post("/sessions/{session_id}/end", response_model=MessageResponse)
 @needs(Permission.OWN)
 async def end_session(
     change: ChangeDep, accounts: AccountsDep, session_id: SessionName, body: ReasonRequest

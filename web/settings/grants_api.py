@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
@@ -15,10 +15,10 @@ from web.database.tables import MAX_ID
 from web.requests.dependencies import AccountsDep
 from web.rest.changes import ChangeDep
 from web.rest.common import (
-    BODY_ERRORS,
     NAME,
     PREFIX,
     WITHOUT_NUL,
+    ApiRouter,
     ItemList,
     MessageResponse,
     Reason,
@@ -29,7 +29,7 @@ from web.rest.common import (
 )
 from web.security.roles import Permission, Resource, Role, needs
 
-router = APIRouter(prefix=PREFIX, tags=["grants"])
+router = ApiRouter(tags=["grants"])
 
 GrantNumber = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the grant.", examples=[1])]
 GrantedRole = Literal["agent", "operator", "admin"]
@@ -80,14 +80,14 @@ class GrantList(ItemList[GrantResponse]):
     """All grants."""
 
 
-@router.get("/grants", response_model=GrantList, responses=error_responses())
+@router.get("/grants", response_model=GrantList)
 @needs(Permission.ADMINISTER)
 async def grants(accounts: AccountsDep) -> dict[str, Any]:
     """Lists grants by user, run and pool. Global roles are not included."""
     return {"items": [_to_response(holding) for holding in await accounts.grants.all()]}
 
 
-@router.post("/grants", status_code=201, response_model=GrantResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.post("/grants", status_code=201, response_model=GrantResponse, responses=error_responses(404))
 @needs(Permission.ACCOUNTS)
 async def grant(change: ChangeDep, accounts: AccountsDep, body: GrantRequest) -> dict[str, Any]:
     """Grants a role on a run or a pool, replacing the holder's former role there.
@@ -109,7 +109,7 @@ async def grant(change: ChangeDep, accounts: AccountsDep, body: GrantRequest) ->
     return _to_response(held_grant)
 
 
-@router.post("/grants/{grant_id}/revoke", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.post("/grants/{grant_id}/revoke", response_model=MessageResponse)
 @needs(Permission.ACCOUNTS)
 async def revoke(
     change: ChangeDep, accounts: AccountsDep, grant_id: GrantNumber, body: ReasonRequest

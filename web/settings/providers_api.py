@@ -2,18 +2,18 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.preflight import PreflightResult, ProviderFacts
 from web.requests.dependencies import CommandsDep, FleetDep
-from web.rest.common import NAME, PREFIX, ItemList, ResponseModel, error_responses
+from web.rest.common import NAME, ApiRouter, ItemList, ResponseModel
 from web.rest.contract_models import fields_of
 from web.security.roles import Permission, ResourceKind, needs
 
-router = APIRouter(prefix=PREFIX, tags=["fleet"])
+router = ApiRouter(tags=["fleet"])
 
 ProviderName = Annotated[
     str, Path(pattern=NAME, description="Name of the provider in the fleet service's file.", examples=["here"])
@@ -40,16 +40,14 @@ class ProviderList(ItemList[ProviderResponse]):
     """All providers."""
 
 
-@router.get("/providers", response_model=ProviderList, responses=error_responses())
+@router.get("/providers", response_model=ProviderList)
 @needs(Permission.READ)
 async def providers(fleet: FleetDep) -> dict[str, Any]:
     """Lists configured providers with kind, pools, simulated parts, and latest preflight result."""
     return {"items": await fleet.require_client().providers()}
 
 
-@router.post(
-    "/providers/{provider:path}/preflight", response_model=PreflightResponse, responses=error_responses(404, 409, 413)
-)
+@router.post("/providers/{provider:path}/preflight", response_model=PreflightResponse)
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def preflight(commands: CommandsDep, provider: ProviderName) -> PreflightResult:
     """Runs a provider's preflight checks: listing, dry runs, prices. Starts nothing and costs nothing.

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import ConfigDict, Field
 
 from web.accounts.accounts import Accounts
@@ -10,19 +10,10 @@ from web.accounts.users import NAME as USER_NAME
 from web.database.tables import MAX_ID, User
 from web.requests.dependencies import AccountsDep, OwnAddressDep
 from web.rest.changes import Change, ChangeDep
-from web.rest.common import (
-    BODY_ERRORS,
-    PREFIX,
-    ItemList,
-    Reason,
-    ReasonRequest,
-    RequestBody,
-    ResponseModel,
-    error_responses,
-)
+from web.rest.common import ApiRouter, ItemList, Reason, ReasonRequest, RequestBody, ResponseModel
 from web.security.roles import Permission, Role, needs
 
-router = APIRouter(prefix=PREFIX, tags=["accounts"])
+router = ApiRouter(tags=["accounts"])
 
 UserNumber = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the user.", examples=[2])]
 
@@ -73,14 +64,14 @@ class InvitationResponse(ResponseModel):
     )
 
 
-@router.get("/users", response_model=UserList, responses=error_responses())
+@router.get("/users", response_model=UserList)
 @needs(Permission.ADMINISTER)
 async def users(accounts: AccountsDep) -> dict[str, Any]:
     """Lists all users by name, with their global roles."""
     return {"items": [_to_response(user) for user in await accounts.users.all()]}
 
 
-@router.post("/users", status_code=201, response_model=InvitationResponse, responses=error_responses(*BODY_ERRORS))
+@router.post("/users", status_code=201, response_model=InvitationResponse)
 @needs(Permission.ACCOUNTS)
 async def add(
     change: ChangeDep, accounts: AccountsDep, own_address: OwnAddressDep, body: UserRequest
@@ -92,7 +83,7 @@ async def add(
     return _invitation(next(user for user in await accounts.users.all() if user.name == name), own_address, link)
 
 
-@router.post("/users/{user_id}/link", response_model=InvitationResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.post("/users/{user_id}/link", response_model=InvitationResponse)
 @needs(Permission.ACCOUNTS)
 async def invite(
     change: ChangeDep, accounts: AccountsDep, own_address: OwnAddressDep, user_id: UserNumber, body: ReasonRequest
@@ -107,7 +98,7 @@ async def invite(
     return _invitation(await accounts.users.user(user_id), own_address, link)
 
 
-@router.put("/users/{user_id}/role", response_model=UserResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.put("/users/{user_id}/role", response_model=UserResponse)
 @needs(Permission.ACCOUNTS)
 async def set_role(change: ChangeDep, accounts: AccountsDep, user_id: UserNumber, body: RoleRequest) -> dict[str, Any]:
     """Changes a user's global role from the next request on. Returns 409 for the caller itself and for `admin`."""
@@ -115,14 +106,14 @@ async def set_role(change: ChangeDep, accounts: AccountsDep, user_id: UserNumber
     return _to_response(await accounts.users.user(user_id))
 
 
-@router.post("/users/{user_id}/disable", response_model=UserResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.post("/users/{user_id}/disable", response_model=UserResponse)
 @needs(Permission.ACCOUNTS)
 async def disable(change: ChangeDep, accounts: AccountsDep, user_id: UserNumber, body: ReasonRequest) -> dict[str, Any]:
     """Disables a user and ends all sessions, links and tokens. Returns 409 for the caller itself and for `admin`."""
     return await _set_disabled(change, accounts, user_id, is_disabled=True, reason=body.reason)
 
 
-@router.post("/users/{user_id}/enable", response_model=UserResponse, responses=error_responses(404, *BODY_ERRORS))
+@router.post("/users/{user_id}/enable", response_model=UserResponse)
 @needs(Permission.ACCOUNTS)
 async def enable(change: ChangeDep, accounts: AccountsDep, user_id: UserNumber, body: ReasonRequest) -> dict[str, Any]:
     """Enables a disabled user, without the former tokens. Returns 409 for the caller itself and for `admin`."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from fastapi.responses import Response
 from pydantic import Field
 from starlette.exceptions import HTTPException
@@ -13,14 +13,14 @@ from astraflow.contract.reports.report import SampledTrajectory
 from astraflow.contract.rollouts.agent_calls import CallOutcome
 from astraflow.contract.rollouts.timelines import Hop
 from web.requests.dependencies import ShownRunDep
-from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ItemList, ResponseModel, error_responses
+from web.rest.common import MAX_EXACT_INTEGER, ApiRouter, ItemList, ResponseModel
 from web.rest.contract_models import fields_of
 from web.security.roles import Permission, needs
 from web.trajectories.conversations import outcome_sentence, staleness_of
 from web.trajectories.filters import EndFilter, SampleFilter
 from web.trajectories.queries import RunSamples, find_sample, members_of_group, reward_spread, samples_of_run
 
-router = APIRouter(prefix=PREFIX, tags=["runs"])
+router = ApiRouter(tags=["runs"])
 
 MAX_TRAJECTORIES = 200
 
@@ -63,7 +63,7 @@ class RewardHistogramResponse(ResponseModel):
     """Histogram of rewards."""
 
 
-@router.get("/runs/{run_id}/trajectories", response_model=TrajectoryList, responses=error_responses(404))
+@router.get("/runs/{run_id}/trajectories", response_model=TrajectoryList)
 @needs(Permission.READ)
 async def trajectories(
     shown: ShownRunDep,
@@ -113,9 +113,7 @@ async def trajectories(
     return {"items": items, "has_older": page.has_older, "has_newer": page.has_newer}
 
 
-@router.get(
-    "/runs/{run_id}/trajectories/{ordinal}/timeline", response_model=TimelineResponse, responses=error_responses(404)
-)
+@router.get("/runs/{run_id}/trajectories/{ordinal}/timeline", response_model=TimelineResponse)
 @needs(Permission.READ)
 async def timeline(shown: ShownRunDep, ordinal: Annotated[int, Path(ge=0, le=MAX_EXACT_INTEGER)]) -> dict[str, Any]:
     """Returns the spans of a sampled trajectory's episode, from lease to step."""
@@ -125,7 +123,7 @@ async def timeline(shown: ShownRunDep, ordinal: Annotated[int, Path(ge=0, le=MAX
     return {"items": sample.timeline}
 
 
-@router.get("/runs/{run_id}/rewards", response_model=RewardHistogramResponse, responses=error_responses(404))
+@router.get("/runs/{run_id}/rewards", response_model=RewardHistogramResponse)
 @needs(Permission.READ)
 async def rewards(
     shown: ShownRunDep,
@@ -142,9 +140,7 @@ async def rewards(
     return await reward_spread(samples, sample_filter, of_term=bool(term))
 
 
-@router.get(
-    "/runs/{run_id}/groups/{group:path}", response_model=TrajectoryGroupResponse, responses=error_responses(404)
-)
+@router.get("/runs/{run_id}/groups/{group:path}", response_model=TrajectoryGroupResponse)
 @needs(Permission.READ)
 async def get_group(
     shown: ShownRunDep,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from fastapi.responses import Response
 from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
@@ -10,15 +10,13 @@ from starlette.exceptions import HTTPException
 from web.database.tables import MAX_ID, TrajectoryLabel
 from web.requests.dependencies import ClockDep, CommandsDep, DatabaseDep, ShownRunDep
 from web.rest.common import (
-    BODY_ERRORS,
     MAX_EXACT_INTEGER,
-    PREFIX,
     WITHOUT_NUL,
+    ApiRouter,
     ItemList,
     MessageResponse,
     RequestBody,
     ResponseModel,
-    error_responses,
 )
 from web.security.roles import Permission, needs
 from web.trajectories.data_sets import DataSetKind
@@ -34,7 +32,7 @@ from web.trajectories.labels import (
 )
 from web.trajectories.queries import find_sample, samples_of_run
 
-router = APIRouter(prefix=PREFIX, tags=["runs"])
+router = ApiRouter(tags=["runs"])
 
 
 class LabelBody(RequestBody):
@@ -73,7 +71,7 @@ class LabelList(ItemList[LabelResponse]):
     """Labels, newest first."""
 
 
-@router.get("/runs/{run_id}/labels", response_model=LabelList, responses=error_responses(404))
+@router.get("/runs/{run_id}/labels", response_model=LabelList)
 @needs(Permission.READ)
 async def labels(
     shown: ShownRunDep,
@@ -85,11 +83,7 @@ async def labels(
     return {"items": [_response(row) for row in await labels_of_run(database, shown.id, label=label)]}
 
 
-@router.put(
-    "/runs/{run_id}/trajectories/{ordinal}/labels",
-    response_model=MessageResponse,
-    responses=error_responses(404, *BODY_ERRORS),
-)
+@router.put("/runs/{run_id}/trajectories/{ordinal}/labels", response_model=MessageResponse)
 @needs(Permission.OPERATE)
 async def add_label(
     shown: ShownRunDep,
@@ -108,7 +102,7 @@ async def add_label(
     return {"message": await put_label(commands, database, run, sample, request, clock.wall())}
 
 
-@router.delete("/runs/{run_id}/labels/{label_id}", response_model=MessageResponse, responses=error_responses(404))
+@router.delete("/runs/{run_id}/labels/{label_id}", response_model=MessageResponse)
 @needs(Permission.OPERATE)
 async def delete_label(
     shown: ShownRunDep,
@@ -123,8 +117,7 @@ async def delete_label(
 @router.get(
     "/runs/{run_id}/data-sets/{kind}",
     responses={
-        **error_responses(404),
-        200: {"description": "JSON lines.", "content": {"application/x-ndjson": {"schema": {"type": "string"}}}},
+        200: {"description": "JSON lines.", "content": {"application/x-ndjson": {"schema": {"type": "string"}}}}
     },
     response_class=Response,
 )

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from fastapi.responses import Response
 from pydantic import Field
 from starlette.exceptions import HTTPException
@@ -12,13 +12,13 @@ from astraflow.contract.rollouts.agent_calls import AgentCall, LiveSession
 from astraflow.contract.rollouts.failures import Failure
 from web.components.live_sessions import live_sessions, sessions_of
 from web.requests.dependencies import ShownRunDep, StateDep
-from web.rest.common import NAME, PREFIX, ItemList, ResponseModel, error_responses
+from web.rest.common import NAME, ApiRouter, ItemList, ResponseModel
 from web.rest.contract_models import fields_of
 from web.security.roles import Permission, needs
 from web.trajectories.agent_calls import session_calls
 from web.trajectories.queries import members_of_episode, samples_of_run
 
-router = APIRouter(prefix=PREFIX, tags=["agents"])
+router = ApiRouter(tags=["agents"])
 
 
 @fields_of(LiveSession)
@@ -72,7 +72,7 @@ class SessionResponse(ResponseModel):
     calls: list[AgentCallResponse] = Field(description="In order of time; at most 256.")
 
 
-@router.get("/agent-sessions", response_model=LiveSessionList, responses=error_responses())
+@router.get("/agent-sessions", response_model=LiveSessionList)
 @needs(Permission.READ)
 async def agent_sessions(
     state: StateDep,
@@ -93,7 +93,7 @@ async def agent_sessions(
     }
 
 
-@router.get("/runs/{run_id}/agent-sessions/{task:path}", response_model=SessionResponse, responses=error_responses(404))
+@router.get("/runs/{run_id}/agent-sessions/{task:path}", response_model=SessionResponse)
 @needs(Permission.READ)
 async def agent_session(
     shown: ShownRunDep,

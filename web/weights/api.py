@@ -2,20 +2,19 @@
 
 from typing import Any
 
-from fastapi import APIRouter
 from pydantic import Field
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.weight_reports import LinkReport, VersionReport
 from web.requests.dependencies import StateDep
-from web.rest.common import PREFIX, Limit, NumberedPage, PageNumber, ResponseModel, error_responses
+from web.rest.common import ApiRouter, Limit, NumberedPage, PageNumber, ResponseModel
 from web.rest.contract_models import fields_of
 from web.security.roles import Permission, needs
 from web.state.run_state import RunState
 from web.weights.tables import Laggard, RegionRow, TableName, weight_sheet
 from web.weights.views import weight_page
 
-router = APIRouter(prefix=PREFIX, tags=["weights"])
+router = ApiRouter(tags=["weights"])
 
 
 @fields_of(VersionReport, without=("changed_elements", "elements"))
@@ -63,7 +62,7 @@ class WeightLinkList(NumberedPage[WeightLinkResponse]):
     """Page of links."""
 
 
-@router.get("/weights", response_model=WeightsResponse, responses=error_responses())
+@router.get("/weights", response_model=WeightsResponse)
 @needs(Permission.READ)
 async def weights(state: StateDep) -> dict[str, Any]:
     """Returns versions, and transfers by region and source."""
@@ -75,14 +74,14 @@ async def weights(state: StateDep) -> dict[str, Any]:
     }
 
 
-@router.get("/weights/laggards", response_model=LaggingNodeList, responses=error_responses())
+@router.get("/weights/laggards", response_model=LaggingNodeList)
 @needs(Permission.READ)
 async def laggards(state: StateDep, page: PageNumber = 1, limit: Limit = 100) -> dict[str, Any]:
     """Lists nodes that serve an older version than the newest."""
     return NumberedPage.cut(_rows(state, "laggards"), page, limit)
 
 
-@router.get("/weights/links", response_model=WeightLinkList, responses=error_responses())
+@router.get("/weights/links", response_model=WeightLinkList)
 @needs(Permission.READ)
 async def links(state: StateDep, page: PageNumber = 1, limit: Limit = 100) -> dict[str, Any]:
     """Lists the nodes' links with the phases of fetching a version."""
