@@ -7,6 +7,7 @@ from typing import Any
 from astraflow.contract.fleet.instances import Instance, InstanceState
 from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.reports.report import NodeReport, NodeState
+from astraflow.contract.weight_reports import LinkReport
 from web.charts.panels import Panel, PanelView, Series, panel_view
 from web.charts.tables import as_sheet, columns_json
 from web.components import formats
@@ -18,7 +19,6 @@ from web.history.series_queries import Row
 from web.live.node_texts import build_node_texts
 from web.nodes.slowness import Slowness, slowness
 from web.state.node_table import NodeRow, NodeTable
-from web.weights.views import LinkRow, link_row
 
 RATE_VALUES = ("episodes", "tokens", "busy", "lag")
 
@@ -76,7 +76,7 @@ class NodeDetails:
     stages_from: str
     slowness: Slowness
     chart: RateChart | None
-    links: Sequence[LinkRow]
+    links: Sequence[LinkReport]
     errors: Sequence[str]
     may_drain: bool
     is_simulated: bool
@@ -100,7 +100,7 @@ def node_page(row: NodeRow, table: NodeTable, machine: Instance | None, history:
         stages_from="the fleet's ledger" if machine else "its reports",
         slowness=slowness(row, peers),
         chart=rate_chart(history),
-        links=[link_row(row.lag or 0, node, link) for link in node.links],
+        links=node.links,
         errors=list(reversed(node.errors)),
         may_drain=node.state in (NodeState.READY, NodeState.JOINING),
         is_simulated=facts.is_simulated,

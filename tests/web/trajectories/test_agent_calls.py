@@ -111,5 +111,5 @@ def test_live_sessions_are_sorted_by_age_and_idle_ones_are_marked() -> None:
     assert [(row.task, is_idle(row)) for _, row in view.rows] == [("train:2/0", False), ("train:1/0", True)]
     assert view.idle == 1
     assert (view.total, view.hidden) == (41, 39)
-    assert live_sessions(nodes()[2:]).rows == ()
+    assert not live_sessions(nodes()[2:]).rows
     assert [runs_agents(node) for node in nodes()] == [True, True, False]

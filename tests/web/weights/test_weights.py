@@ -61,12 +61,6 @@ def test_a_region_sums_its_links_and_has_the_slowest_fetch() -> None:
     assert here.bytes_per_s == pytest.approx((link.full_bytes + link.delta_bytes) / link.fetch_s)
 
 
-def test_sent_bytes_are_a_share_of_the_full_size() -> None:
-    rows = weight_page(SyntheticRun().report(150)).policies[0].rows
-    assert rows[0].sent_share == pytest.approx(14 / 430)
-    assert rows[0].changed == "1.0\N{NARROW NO-BREAK SPACE}%"
-
-
 @pytest.mark.anyio
 async def test_every_table_is_a_file_too(web: RunningWeb) -> None:
     async with web.logged_in() as client:
