@@ -34,8 +34,8 @@ class RecipeObstacle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecipePicture:
-    """Parts of a recipe that its picture shows."""
+class RecipeParts:
+    """Parts of a recipe, by name."""
 
     prompts: tuple[str, ...] = ()
     """Kinds of the data sets of its flows."""
@@ -73,8 +73,8 @@ class RecipeCard:
     """Machine on which the minutes were measured."""
     needs: RecipeNeeds = RecipeNeeds()
     """Hardware that it needs."""
-    picture: RecipePicture = RecipePicture()
-    """Parts that its picture shows."""
+    parts: RecipeParts = RecipeParts()
+    """Its parts, by name."""
     obstacles: tuple[RecipeObstacle, ...] = ()
     """Reasons why this machine cannot run it as it is; empty if it can, as far as is known."""
 

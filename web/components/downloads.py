@@ -4,11 +4,13 @@ import csv
 import io
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from fastapi.responses import Response
+
+T = TypeVar("T")
 
 FileFormat = Literal["csv", "json"]
 """Extension of a download address."""
@@ -23,6 +25,12 @@ class Sheet:
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     """Rows of numbers, texts, booleans and None, one value per column."""
+
+    @classmethod
+    def of(cls, name: str, items: Iterable[T], columns: Mapping[str, Callable[[T], Any]]) -> "Sheet":
+        """Returns a sheet with a row for each item. columns: what each column reads from an item."""
+        rows = [[read(item) for read in columns.values()] for item in items]
+        return cls(name=name, columns=tuple(columns), rows=rows)
 
 
 def sheet_response(sheet: Sheet, ending: FileFormat) -> Response:

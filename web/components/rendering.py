@@ -208,6 +208,7 @@ def _environment() -> Environment:
         "exact": formats.exact,
         "dollars": formats.dollars,
         "percent": formats.percent,
+        "rate": formats.rate,
         "reward": formats.reward,
         "shortened": formats.shortened,
         "capitalized": capitalized,

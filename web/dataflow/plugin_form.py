@@ -8,7 +8,7 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.plugins import PlannedPlugins, PluginKind, PluginSlot, PluginSpec
 from astraflow.contract.reports.report import FlowReport, StreamReport
-from web.dataflow.plugins import options_text
+from web.dataflow.plugins import options_text, specs_text
 
 MOST_FILTERS = 16
 
@@ -145,5 +145,4 @@ def _row(spec: PluginSpec) -> FormRow:
 
 
 def _planned(planned: PlannedPlugins) -> str:
-    specs = ", ".join(f"{spec.get('kind', '')} {options_text(spec)}".strip() for spec in planned.specs) or "no filter"
-    return f"{planned.slot.value}: {specs} ({planned.actor}: {planned.reason})"
+    return f"{planned.slot.value}: {specs_text(planned)} ({planned.actor}: {planned.reason})"

@@ -24,19 +24,6 @@ class PluginRow:
     """Page where it is changed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedRow:
-    """A change that takes effect with the next version."""
-
-    owner: str
-    slot: str
-    specs: str
-    requested_by: str
-    reason: str
-    version: str
-    href: str
-
-
 def plugin_rows(report: Report, paths: Mapping[str, str]) -> list[PluginRow]:
     """Returns a row per selector, filter and sampler. paths: pages to change them, by `flow NAME` or `policy NAME`."""
     rows = []
@@ -68,11 +55,16 @@ def plugin_rows(report: Report, paths: Mapping[str, str]) -> list[PluginRow]:
     return rows
 
 
-def planned_rows(report: Report, paths: Mapping[str, str]) -> list[PlannedRow]:
-    """Returns the changes that take effect with the next version."""
+def planned_changes(report: Report, paths: Mapping[str, str]) -> list[tuple[str, PlannedPlugins, str]]:
+    """Returns the changes that take effect with the next version, with their owners and the pages to change them."""
     changes = [(f"flow {flow.id}", planned) for flow in report.flows for planned in flow.planned]
     changes += [(f"policy {stream.policy}", planned) for stream in report.streams for planned in stream.planned]
-    return [_planned(owner, planned, paths[owner]) for owner, planned in changes]
+    return [(owner, planned, paths[owner]) for owner, planned in changes]
+
+
+def specs_text(planned: PlannedPlugins) -> str:
+    """Returns the plugins of a planned change with their options; `none` for none."""
+    return ", ".join(f"{_kind(spec)} {options_text(spec)}".strip() for spec in planned.specs) or "none"
 
 
 def options_text(spec: PluginSpec) -> str:
@@ -104,18 +96,6 @@ def _row(
         description=summaries.get((slot, kind), ""),
         effect=effect,
         figures=" · ".join(figures),
-        href=href,
-    )
-
-
-def _planned(owner: str, planned: PlannedPlugins, href: str) -> PlannedRow:
-    return PlannedRow(
-        owner=owner,
-        slot=planned.slot.value,
-        specs=", ".join(f"{_kind(spec)} {options_text(spec)}".strip() for spec in planned.specs) or "none",
-        requested_by=planned.actor,
-        reason=planned.reason,
-        version=f"v{planned.version}",
         href=href,
     )
 

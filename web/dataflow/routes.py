@@ -24,6 +24,7 @@ from web.dataflow.plugin_form import (
     requested_plugin,
     sampler_form,
 )
+from web.dataflow.plugins import specs_text
 from web.dataflow.views import COLUMNS, PERIODS, dataflow_sheet, dataflow_view
 from web.requests.commands import Commands, form_key
 from web.requests.dependencies import AdminsDep, CommandsDep, PagesDep, RecorderDep, StateDep, ViewerDep
@@ -40,7 +41,12 @@ async def _view(state: StateDep, recorder: RecorderDep, admins: AdminsDep, over:
     if report is not None:
         chosen = over if over in PERIODS else "run"
         view = dataflow_view(report, state.recent_counts.earliest, period=chosen, run_id=recorder.run_id)
-    return {"view": view, "sessions": live_sessions(report.nodes if report else ()), "admins": admins}
+    return {
+        "view": view,
+        "specs_text": specs_text,
+        "sessions": live_sessions(report.nodes if report else ()),
+        "admins": admins,
+    }
 
 
 ViewDep = Annotated[dict[str, Any], Depends(_view)]

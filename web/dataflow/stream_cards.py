@@ -23,38 +23,16 @@ class AgeBar:
 class StreamView:
     """Consumption of one policy's trainer: depth, age, version mix, back-pressure."""
 
-    policy: str
-    depth: str
-    depth_share: float
-    """Share of a batch, at most 1."""
-    depth_note: str
-    age: str
-    produced: str
-    consumed: str
-    pressure: str
-    pressure_tone: str
+    stream: StreamReport
+    pressure: tuple[str, str]
+    """What limits the issue of new groups, with a tone."""
     insight: str
     bars: tuple[AgeBar, ...]
 
 
 def stream_view(stream: StreamReport, report: Report) -> StreamView:
     """Builds the card of a policy."""
-    batches = stream.groups.buffered / max(1, stream.batch_groups)
-    rate = stream.consumed_per_s
-    text, tone = pressure(report, stream)
-    return StreamView(
-        policy=stream.policy,
-        depth=formats.several(stream.groups.buffered, "group"),
-        depth_share=min(1.0, batches),
-        depth_note=f"{formats.percent(batches)} of a batch of {formats.count(stream.batch_groups)}",
-        age=formats.duration(stream.groups.buffered / rate) if rate > 0 else formats.MISSING,
-        produced=formats.rate(stream.produced_per_s),
-        consumed=formats.rate(stream.consumed_per_s),
-        pressure=text,
-        pressure_tone=tone,
-        insight=_mix(stream),
-        bars=_bars(stream),
-    )
+    return StreamView(stream=stream, pressure=pressure(report, stream), insight=_mix(stream), bars=_bars(stream))
 
 
 def pressure(report: Report, stream: StreamReport) -> tuple[str, str]:

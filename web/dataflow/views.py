@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
-from astraflow.contract.plugins import PluginKind
+from astraflow.contract.plugins import PlannedPlugins, PluginKind
 from astraflow.contract.reports.report import FlowReport, Report
 from web.components import formats
 from web.components.downloads import Sheet
@@ -20,7 +20,7 @@ from web.components.group_counts import (
     stream_balance,
 )
 from web.dataflow import sankey
-from web.dataflow.plugins import PlannedRow, PluginRow, planned_rows, plugin_rows
+from web.dataflow.plugins import PluginRow, planned_changes, plugin_rows
 from web.dataflow.stream_cards import StreamView, stream_view
 from web.state.dataflow_graph import DataflowCounts, DataflowGraph, Stage, StageEdge, build_graph
 
@@ -107,7 +107,7 @@ class DataflowView:
     flows: Sequence[FlowRow]
     streams: Sequence[StreamView]
     plugins: Sequence[PluginRow]
-    planned: Sequence[PlannedRow]
+    planned: Sequence[tuple[str, PlannedPlugins, str]]
     balances: Sequence[CountBalance]
     episodes: Sequence[tuple[str, Sequence[CountEntry]]]
     figures: Sequence[PluginFigure] = ()
@@ -132,7 +132,7 @@ def dataflow_view(report: Report, earlier: DataflowCounts | None, *, period: str
         flows=[_flow(flow) for flow in report.flows],
         streams=[stream_view(stream, report) for stream in report.streams],
         plugins=plugin_rows(report, paths),
-        planned=planned_rows(report, paths),
+        planned=planned_changes(report, paths),
         balances=[
             *(flow_balance(flow, report.plugin_kinds) for flow in report.flows),
             *(stream_balance(stream, report.plugin_kinds) for stream in report.streams),

@@ -50,7 +50,7 @@ _EXAMPLE: dict[str, Any] = {
 _CLONE: dict[str, Any] = {"of": "smoke-20260101-000000-0000", "set": {"seed": 2}, "reason": "another seed"}
 
 
-@fields_of(RecipeCard, without=("name_or_path", "picture"))
+@fields_of(RecipeCard, without=("name_or_path", "parts"))
 class RecipeResponse(ResponseModel):
     """Recipe that can be launched."""
 

@@ -30,22 +30,6 @@ KILL_TEXTS = {
     KillScope.ALL: "on for all",
 }
 
-COLUMNS = (
-    "pool",
-    "mode",
-    "ready",
-    "pending",
-    "terminating",
-    "target",
-    "min_nodes",
-    "max_nodes",
-    "rule_target",
-    "usd_per_hour",
-    "usd_today",
-    "launch_delay_s",
-    "state",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRow:
@@ -171,27 +155,25 @@ def pool_state(pool: Pool, *, now: float, kill: KillScope = KillScope.NONE) -> t
 
 def pool_sheet(pools: Sequence[Pool], *, now: float) -> Sheet:
     """Returns the table of pools as a sheet for download."""
-    rows = []
-    for pool in pools:
-        row = pool_row(pool, now=now)
-        rows.append(
-            (
-                pool.spec.id,
-                pool.spec.mode.value,
-                row.ready,
-                row.pending,
-                row.terminating,
-                pool.target,
-                pool.spec.min_nodes,
-                pool.spec.max_nodes,
-                pool.rule_target,
-                round(pool.usd_per_hour, 4),
-                round(pool.usd_today, 4),
-                round(pool.launch_delay_s, 1),
-                row.state,
-            )
-        )
-    return Sheet(name="astraflow-pools", columns=COLUMNS, rows=rows)
+    return Sheet.of(
+        "astraflow-pools",
+        (pool_row(pool, now=now) for pool in pools),
+        {
+            "pool": lambda row: row.pool.spec.id,
+            "mode": lambda row: row.pool.spec.mode.value,
+            "ready": lambda row: row.ready,
+            "pending": lambda row: row.pending,
+            "terminating": lambda row: row.terminating,
+            "target": lambda row: row.pool.target,
+            "min_nodes": lambda row: row.pool.spec.min_nodes,
+            "max_nodes": lambda row: row.pool.spec.max_nodes,
+            "rule_target": lambda row: row.pool.rule_target,
+            "usd_per_hour": lambda row: round(row.pool.usd_per_hour, 4),
+            "usd_today": lambda row: round(row.pool.usd_today, 4),
+            "launch_delay_s": lambda row: round(row.pool.launch_delay_s, 1),
+            "state": lambda row: row.state,
+        },
+    )
 
 
 def _insight(status: FleetStatus, rows: Sequence[PoolRow]) -> tuple[str, str]:

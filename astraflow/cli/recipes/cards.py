@@ -1,4 +1,4 @@
-"""Cards of recipes: picture, needs, and why this machine cannot run one."""
+"""Cards of recipes: parts, needs, and why this machine cannot run one."""
 
 import shutil
 import time
@@ -18,7 +18,7 @@ from astraflow.cli.recipes.fleet_form import FleetForm
 from astraflow.cli.recipes.placement import needs_gpu
 from astraflow.cli.recipes.plan import plan_recipe
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.contract.launching import FormCheck, RecipeCard, RecipeNeeds, RecipeObstacle, RecipePicture
+from astraflow.contract.launching import FormCheck, RecipeCard, RecipeNeeds, RecipeObstacle, RecipeParts
 from astraflow.models import models
 from astraflow.models.shapes import ModelShape, model_shape
 from astraflow.raas.engines.server.environments import installed_environments
@@ -180,7 +180,7 @@ def _recipe_card(name: str, location: str, *, folders: Sequence[Path]) -> Recipe
         minutes=recipe.card.minutes,
         measured_on=recipe.card.measured_on,
         needs=_needs_if_planned(recipe),
-        picture=_picture(recipe),
+        parts=_parts(recipe),
         obstacles=tuple(dict.fromkeys(obstacles(recipe, location, recent_machine()))),
     )
 
@@ -220,13 +220,13 @@ def _obstacle(problem: AstraFlowError, location: str) -> RecipeObstacle:
     return RecipeObstacle(cause=cause, remedy=remedy or f"run astraflow check recipe {location}")
 
 
-def _picture(recipe: Recipe) -> RecipePicture:
+def _parts(recipe: Recipe) -> RecipeParts:
     flow = next(iter(recipe.flows.values()))
     environment, tools = flow.workflow.get("environment"), flow.workflow.get("tools") or ()
     if isinstance(environment, Mapping) and isinstance(environment.get("of"), Mapping):
         environment = environment["of"]  # the environment that a process has
     world = str(environment.get("kind")) if isinstance(environment, Mapping) else ""
-    return RecipePicture(
+    return RecipeParts(
         prompts=tuple(dict.fromkeys(str(flow.dataset.get("kind")) for flow in recipe.flows.values())),
         policies=tuple(recipe.policies),
         workflow=str(flow.workflow.get("kind")),

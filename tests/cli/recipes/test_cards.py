@@ -1,4 +1,4 @@
-"""Cards of recipes: needs, picture, and why a machine cannot run a recipe."""
+"""Cards of recipes: needs, parts, and why a machine cannot run a recipe."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -100,13 +100,13 @@ def test_a_card_describes_one_file_and_is_not_inherited(tmp_path: Path) -> None:
     assert cards["reverse"].minutes is not None
     assert cards["reverse"].shows
     assert (cards["own"].minutes, cards["own"].shows) == (None, "")
-    assert cards["own"].picture == cards["reverse"].picture
+    assert cards["own"].parts == cards["reverse"].parts
 
 
-def test_a_picture_names_policies_and_the_world_that_they_act_in() -> None:
+def test_the_parts_name_policies_and_the_world_that_they_act_in() -> None:
     act = "flows.train.workflow={kind='act', policy='solver', environment={kind='textcraft'}}"
     tools = "flows.train.workflow={kind='tool_use', policy='solver', tools=[{kind='calculator'}, {kind='python'}]}"
     for override, world in ((act, "textcraft"), (tools, "calculator, python"), ("seed=0", "")):
-        picture = module._picture(load_recipe("smoke/two_policies", [override], check=Check.NONE))
-        assert picture.policies == ("solver", "verifier")
-        assert picture.world == world
+        parts = module._parts(load_recipe("smoke/two_policies", [override], check=Check.NONE))
+        assert parts.policies == ("solver", "verifier")
+        assert parts.world == world

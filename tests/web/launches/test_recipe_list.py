@@ -1,4 +1,4 @@
-"""List of recipes on the launch page and in the API: families, pictures, needs, obstacles and failures."""
+"""List of recipes on the launch page and in the API: families, parts, needs, obstacles and failures."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import DeadlineExceeded
-from astraflow.contract.launching import RecipeCard, RecipeNeeds, RecipeObstacle, RecipePicture
+from astraflow.contract.launching import RecipeCard, RecipeNeeds, RecipeObstacle, RecipeParts
 from tests.fakes.launching import FakeCatalogue
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import parsed
-from web.launches.recipe_cards import BOX_HEIGHT, BOX_WIDTH, MAX_POLICIES, PICTURE_WIDTH, recipe_list
+from web.launches.recipe_cards import recipe_list
 
 HERE = RecipeCard(
     name="smoke",
@@ -23,14 +23,14 @@ HERE = RecipeCard(
     minutes=1,
     measured_on="two cores",
     needs=RecipeNeeds(memory_gb=0.8, disk_gb=1),
-    picture=RecipePicture(prompts=("letters",), policies=("solver",), workflow="single_turn", reward="exact_match"),
+    parts=RecipeParts(prompts=("letters",), policies=("solver",), workflow="single_turn", reward="exact_match"),
 )
 LARGE = replace(
     HERE,
     name="math",
     minutes=None,
     needs=RecipeNeeds(gpus=8, gpu_memory_gb=80, memory_gb=64, disk_gb=200),
-    picture=RecipePicture(
+    parts=RecipeParts(
         prompts=("math",), policies=("a", "b", "c", "d", "e"), world="<b>search</b>", reward="math_answer"
     ),
     obstacles=(RecipeObstacle(cause="it needs 8 GPUs; this machine has none", remedy="use a <larger> one"),),
@@ -129,23 +129,3 @@ async def test_a_slow_list_does_not_delay_the_page(page: RunningWeb, monkeypatch
         first = await client.get("/runs/new?q=smoke")
         assert "/runs/new?is_whole=true&amp;q=smoke" in first.text
         assert "recipe=smoke" in (await client.get("/runs/new?is_whole=true&q=smoke")).text
-
-
-@pytest.mark.parametrize("policies", [1, 2, 3, 5])
-@pytest.mark.parametrize("world", ["", "search"])
-def test_a_picture_fits_its_frame_and_its_boxes_do_not_overlap(policies: int, world: str) -> None:
-    names = tuple(f"policy-{number}" for number in range(policies))
-    drawn = RecipePicture(prompts=("a", "b"), policies=names, world=world, reward="r")
-    listed = recipe_list((replace(HERE, picture=drawn),))
-    picture = listed.groups[0].cards[0].picture
-    assert len([box for box in picture.boxes if box.kind == "policy"]) <= MAX_POLICIES
-    assert all(
-        0 <= box.x <= PICTURE_WIDTH - BOX_WIDTH and 0 <= box.y <= picture.height - BOX_HEIGHT for box in picture.boxes
-    )
-    places = [(box.x, box.y) for box in picture.boxes]
-    assert all(
-        abs(a[0] - b[0]) >= BOX_WIDTH or abs(a[1] - b[1]) >= BOX_HEIGHT
-        for i, a in enumerate(places)
-        for b in places[:i]
-    )
-    assert all(name in picture.text for name in names)
