@@ -67,85 +67,42 @@ def _migrate_database(settings: Settings) -> None:
         os._exit(0)
 
 
-_LIMITS = {
-    "reads_a_minute": "read requests per minute of one session or token",
-    "changes_a_minute": "write requests per minute of one session or token",
-    "exports_a_minute": "exports and launches per minute of one session or token",
-    "anonymous_requests_a_minute": "requests per minute of one address without a login",
-    "sockets_a_user": "concurrent live pages of one user",
+_ENVIRONMENT = {
+    "token": TOKEN,
+    "fleet_token": FLEET_TOKEN,
+    "database": DATABASE_URL_VARIABLE,
+    "mail_password": MAIL_PASSWORD,
+    "provider_secret": PROVIDER_SECRET,
 }
+"""Variable of each setting that is no option."""
+
+_NAMES = {"names": "name", "runs": "show_run", "is_read_only": "read_only"}
+"""Names of options that differ from their setting's."""
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m web", description="Shows and steers a run of AstraFlow.")
-    parser.add_argument("--dataflow", default="", metavar="HOST:PORT", help="the dataflow service to follow")
-    parser.add_argument(
-        "--read-only", action="store_true", dest="is_read_only", help="show recorded runs only; change nothing"
+    """Returns a parser with one option for each setting; those that are left out keep the setting's default."""
+    parser = argparse.ArgumentParser(
+        prog="python -m web", description="Shows and steers a run of AstraFlow.", argument_default=argparse.SUPPRESS
     )
-    parser.add_argument(
-        "--show-run", action="append", default=[], type=Path, dest="runs", metavar="DIR", help="show only this run"
-    )
-    parser.add_argument("--fleet", default="", metavar="HOST:PORT", help="the fleet service to show and steer")
-    parser.add_argument("--directory", required=True, type=Path, help="directory of accounts and recorded charts")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
-    parser.add_argument("--port", default=0, type=int, help="port to listen on; 0 (default) chooses a free one")
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="the run's directory, when it is on this machine")
-    parser.add_argument("--recipe", default="", help="name of the run's recipe, to show")
-    parser.add_argument("--authority", type=Path, metavar="DIR", help="the run's certificate authority, for TLS")
-    parser.add_argument("--ca-hash", default="", metavar="sha256:...", help="pin of that authority, to join with")
-    parser.add_argument("--credential-folder", type=Path, metavar="DIR", help="directory for the page's own credential")
-    parser.add_argument(
-        "--behind-proxy",
-        default="",
-        metavar="URL",
-        help="public https:// URL of a proxy in front, also with a path",
-    )
-    parser.add_argument("--name", action="append", default=[], dest="names", help="a host name that browsers use")
-    parser.add_argument(
-        "--tls-certificate", type=Path, metavar="FILE", help="certificate and chain (PEM), to serve TLS"
-    )
-    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key, PEM")
-    parser.add_argument(
-        "--recipes", action="append", default=[], type=Path, metavar="DIR", help="folder with recipes to launch"
-    )
-    parser.add_argument(
-        "--data",
-        action="append",
-        default=[],
-        metavar="LOCATION",
-        help="folder or URL of data for launches",
-    )
-    parser.add_argument(
-        "--join-host", default="", metavar="ADDRESS", help="address on which launched runs with remote nodes listen"
-    )
-    parser.add_argument("--join-name", default="", metavar="NAME", help="host name under which remote nodes reach it")
-    parser.add_argument("--provider", type=Path, metavar="FILE", help="TOML file with the OpenID provider for logins")
-    parser.add_argument("--alerts", type=Path, metavar="FILE", help="TOML file with rules of alerts")
-    parser.add_argument("--mail", type=Path, metavar="FILE", help="TOML file with the mail server for alerts")
-    for name, description in _LIMITS.items():
-        field = Settings.model_fields[name]
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(
-            flag, type=int, default=field.default, metavar="N", help=f"{description} (default %(default)s)"
-        )
+    for name, field in Settings.model_fields.items():
+        if name in _ENVIRONMENT:
+            continue
+        action = "store_true" if field.annotation is bool else "append" if field.default == () else "store"
+        flag = f"--{_NAMES.get(name, name).replace('_', '-')}"
+        parser.add_argument(flag, action=action, dest=name, required=field.is_required(), help=field.description)
     return parser
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    token = os.environ.get(TOKEN, "")
-    if options.dataflow and not token:
+    secrets = {name: os.environ.get(variable, "") for name, variable in _ENVIRONMENT.items()}
+    settings = Settings.parse(vars(options) | secrets, where="")
+    if settings.dataflow and not settings.token:
         raise InvalidInput(
             f"cannot authenticate at dataflow: the variable {TOKEN} is empty; set it to the token of the run",
             code="web.token_missing",
         )
-    secrets = {
-        "token": token,
-        "fleet_token": os.environ.get(FLEET_TOKEN, ""),
-        "database": os.environ.get(DATABASE_URL_VARIABLE, ""),
-        "mail_password": os.environ.get(MAIL_PASSWORD, ""),
-        "provider_secret": os.environ.get(PROVIDER_SECRET, ""),
-    }
-    return Settings.parse(vars(options) | secrets, where="")
+    return settings
 
 
 def _print_ready(directory: Path, link: str) -> None:

@@ -86,7 +86,7 @@ class FleetPlaneClient:
         return from_message(reply, AppliedPlan)
 
     async def set_override(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
-        """Sets a manual override: no node of the pool is removed for `minutes`; 0 ends the override. Raises:
+        """Sets a hold: no node of the pool is removed for `minutes`; 0 ends the override. Raises:
         InvalidInput."""
         request = pb.SetPoolOverrideRequest(pool=pool, minutes=minutes, mutation=_mutation(actor, key, reason))
         return from_message(await self._link.call(self._stub.SetPoolOverride, request, timeout_s=TIMEOUT_S), Decision)

@@ -151,7 +151,7 @@ class Spec:
     is_kill_switch_on: bool = False
     """The kill switch is on: no target changes."""
     overridden_pools: frozenset[PoolId] = frozenset()
-    """Pools under a manual override: none of their nodes is retired."""
+    """Pools under a hold: none of their nodes is retired."""
     money: Mapping[PoolId, PoolBudget] = field(default_factory=dict)
     """Budget of each pool that has one."""
 

@@ -25,7 +25,7 @@ nothing.
 Instructions:
 1. Read the report in the first message. Call fleet_nodes or fleet_events only when a decision needs them.
 2. Make at most one plan per pool. The guard checks every plan; its verdict is final. A target above the rule's target \
-sets a manual override (`override_s`), which keeps the nodes until the rule can measure their effect. A target below \
+sets a hold (`override_s`), which keeps the nodes until the rule can measure their effect. A target below \
 the rule's target is refused, because the rule would launch the nodes again: name the nodes in `retire` instead.
 3. Apply a plan that was not refused, once. Outcome `proposed`: a person decides; do not retry. Outcome `refused`, or \
 an error: do not retry, and do not look for a way around it. `proposal_state` is the state of the latest proposal for \
@@ -35,7 +35,7 @@ refused for one hour.
 rule compares the nodes of one pool: when all nodes of a pool are slow (`node_speed_share`), it detects nothing, and \
 at a limit these nodes take the place of faster ones. The rule replaces a node that you retire by name in the same \
 pool, or in another pool when launches fail there. Retire more nodes only after the replacements are ready.
-5. Set a manual override when no node of a pool may be removed for some time. Escalate what only people can change: \
+5. Set a hold when no node of a pool may be removed for some time. Escalate what only people can change: \
 quotas, images, credentials, prices.
 6. End with a note of at most three sentences: the problem, what you did, what to watch. Cite only numbers that you \
 received. When nothing needs to be done, say so in one sentence.

@@ -83,7 +83,7 @@ class EnvelopeConfig(Config):
     stale_after_s: float = Field(default=90.0, gt=0)
     """Age of dataflow's latest report above which no node is retired."""
     override_s: float = Field(default=600.0, ge=0)
-    """Duration of the manual override that a plan above the rule's target sets, once nodes are ready; 0: none."""
+    """Duration of the hold that a plan above the rule's target sets, once nodes are ready; 0: none."""
     rejected_s: float = Field(default=3600.0, ge=0, le=86400)
     """Time for which agents are refused a plan that a person rejected, or a larger one; 0: no time."""
 

@@ -150,7 +150,7 @@ async def envelope(directory: Path) -> None:
 
 
 async def hold(directory: Path) -> None:
-    """A manual override of a pool allows launches and no retirements until it ends."""
+    """A hold of a pool allows launches and no retirements until it ends."""
     async with playing(directory) as play:
         fleet_manager = play.here.parts.fleet_manager
         await fleet_manager.set_override(POOL, minutes=2.0, actor=OTTO, key="hold", reason="somebody looks")

@@ -156,12 +156,10 @@ def _ends(groups: Sequence[SampledGroup], step: int | None) -> list[tuple[float,
 
 
 async def _typical(source: StepSource, group: SampledGroup) -> StepSample | None:
-    """Returns the rollout of a group whose reward is nearest to its mean."""
     query = TrajectoryQuery(policy=group.policy, group=group.group, limit=STEP_MEMBERS)
-    members = [member for member in (await source.trajectories(query)).trajectories if member.failure is None]
-    if not members:
+    typical = group.typical((await source.trajectories(query)).trajectories)
+    if typical is None:
         return None
-    typical = min(members, key=lambda member: (abs(member.reward - (group.reward_mean or 0.0)), member.ordinal))
     return replace(_sample(typical), step=f"version {group.version}") if group.step is None else _sample(typical)
 
 

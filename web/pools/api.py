@@ -85,7 +85,7 @@ async def plan(
 async def set_override(
     commands: CommandsDep, fleet: FleetDep, pool: PoolName, body: OverrideRequest, key: Key
 ) -> DecisionEntry:
-    """Sets a manual override, during which no node of the pool is removed; 0 minutes ends it."""
+    """Sets a hold, during which no node of the pool is removed; 0 minutes ends it."""
     pool_id = _pool(fleet, pool).spec.id
     done = await commands.set_pool_override(pool_id, minutes=body.minutes, key=key, reason=body.reason)
     return entry_of(done)

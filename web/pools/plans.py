@@ -66,10 +66,10 @@ def plan_view(plan: Plan, pool: Pool | None) -> PlanView:
 
 
 def _override_fact(plan: Plan) -> tuple[tuple[str, str], ...]:
-    """Returns the manual override that the plan sets, with the target of the sizing rule."""
+    """Returns the hold that the plan sets, with the target of the sizing rule."""
     if not plan.override_s:
         return ()
-    return (("Manual override", f"{formats.duration(plan.override_s)}; the rule's target is {plan.rule_target}"),)
+    return (("Hold", f"{formats.duration(plan.override_s)}; the rule's target is {plan.rule_target}"),)
 
 
 def _plan_sentence(plan: Plan, pool: Pool | None, *, is_empty: bool) -> str:

@@ -115,7 +115,7 @@ class RetireRequest(RequestBody):
 
 
 class OverrideRequest(RequestBody):
-    """Manual override of a pool, during which no node is removed."""
+    """Hold of a pool, during which no node is removed."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"minutes": 30, "reason": "a demonstration"}]})
 

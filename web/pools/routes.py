@@ -1,4 +1,4 @@
-"""`/pools`: size and bounds of each pool, and changes: bounds, target size, manual override, drain all."""
+"""`/pools`: size and bounds of each pool, and changes: bounds, target size, hold, drain all."""
 
 import time
 from typing import Annotated, Literal
@@ -177,7 +177,7 @@ async def set_override(
     reason: Reason = "",
     key: Annotated[str, Form(max_length=100)] = "",
 ) -> Flash:
-    """Sets a manual override for so many minutes, during which no node is removed; 0 ends it."""
+    """Sets a hold for so many minutes, during which no node is removed; 0 ends it."""
     why = reason.strip() or ("override set on the page" if minutes else "override ended on the page")
     done = await commands.set_pool_override(PoolId(pool), minutes=minutes, key=key, reason=why)
     return Flash(text=render_summary(done), tone="good", undo=Undo.RELEASE if minutes else None, of=pool)

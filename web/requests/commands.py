@@ -188,7 +188,7 @@ class Commands:
         return await self.audited(command, put)
 
     async def set_pool_override(self, pool: PoolId, *, minutes: float, key: str, reason: str) -> Decision:
-        """Sets a manual override for `minutes`; 0 ends it."""
+        """Sets a hold for `minutes`; 0 ends it."""
         command = AuditedCommand(action="pool.override", target=pool, reason=reason, after={"minutes": minutes})
 
         async def override() -> Decision:

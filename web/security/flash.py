@@ -24,7 +24,7 @@ class Undo(Enum):
     RESUME = "resume"
     """Resumes a paused flow."""
     RELEASE = "release"
-    """Ends the manual override of a pool."""
+    """Ends the hold of a pool."""
 
 
 _ADDRESSES: Mapping[Undo, Callable[[str], str]] = {

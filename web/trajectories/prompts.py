@@ -76,10 +76,11 @@ async def prompt_history(samples: RunSamples, group: str, policy: str, chosen: S
     columns: list[PromptColumn] = []
     texts: list[str] = []
     for at in _compared(list(dated), chosen):
-        typical = await _typical(samples, dated[at])
+        shown = dated[at]
+        typical = shown.typical(await members_of_group(samples, shown.group, shown.policy))
         if typical is not None:
             texts.append(typical.completion_text[:LISTED_CHARS])
-            columns.append(_column(at, dated[at], typical, texts))
+            columns.append(_column(at, shown, typical, texts))
     return PromptHistory(
         prompt=visible(members[0].prompt_text[:LISTED_CHARS]),
         reference=visible(members[0].reference_text[:LISTED_CHARS]),
@@ -98,15 +99,6 @@ async def _dated_groups(samples: RunSamples, own: SampledGroup) -> dict[int, Sam
 def _compared(steps: Sequence[int], chosen: Sequence[int]) -> list[int]:
     known = sorted({at for at in chosen if at in steps})[:COMPARED]
     return known or sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
-
-
-async def _typical(samples: RunSamples, group: SampledGroup) -> SampledTrajectory | None:
-    """Returns the rollout of a group whose reward is nearest to its mean."""
-    members = [
-        member for member in await members_of_group(samples, group.group, group.policy) if member.failure is None
-    ]
-    mean = group.reward_mean or 0.0
-    return min(members, key=lambda member: (abs(member.reward - mean), member.ordinal), default=None)
 
 
 def _column(at: int, group: SampledGroup, member: SampledTrajectory, texts: Sequence[str]) -> PromptColumn:

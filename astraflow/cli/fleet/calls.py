@@ -41,7 +41,7 @@ def apply(endpoint: RunEndpoint, plan: str, *, key: str) -> AppliedPlan:
 
 
 def override(endpoint: RunEndpoint, pool: str, *, minutes: float, key: str, reason: str) -> Decision:
-    """Sets or ends the manual override of a pool, during which no node is removed."""
+    """Sets or ends the hold of a pool, during which no node is removed."""
     return ask(
         endpoint,
         lambda client: client.set_override(

@@ -109,7 +109,7 @@ def override(
     minutes: Annotated[float, typer.Option(min=0, max=60, help="Duration; 0 ends the override.")] = 30.0,
     key: Key = "",
 ) -> None:
-    """Set a manual override: no node of the pool is removed for the given time."""
+    """Set a hold: no node of the pool is removed for the given time."""
     from astraflow.cli.fleet import calls, tables
 
     decision = calls.override(service.endpoint, pool, minutes=minutes, key=key, reason=reason)

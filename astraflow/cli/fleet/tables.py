@@ -56,11 +56,11 @@ def plan_table(plan: Plan, *, is_proposed: bool = False) -> RenderableType:
 
 
 def _override_line(plan: Plan) -> tuple[Text, ...]:
-    """Returns a line about the manual override that keeps the rule from removing nodes again."""
+    """Returns a line about the hold that keeps the rule from removing nodes again."""
     if not plan.override_s:
         return ()
     minutes = f"{plan.override_s / 60:.0f}"
-    return (Text(f"recommended: {plan.rule_target}; manual override: no node is removed for {minutes} minutes"),)
+    return (Text(f"recommended: {plan.rule_target}; hold: no node is removed for {minutes} minutes"),)
 
 
 def applied_line(applied: AppliedPlan) -> RenderableType:
@@ -134,11 +134,7 @@ def _outcome(result: PreflightResult) -> Text:
 
 def _pool_row(pool: Pool, *, now: float) -> tuple[str, ...]:
     notes = [
-        *(
-            [f"manual override, {pool.override_until_at - now:.0f} s: {pool.override_reason}"]
-            if pool.override_until_at
-            else []
-        ),
+        *([f"hold, {pool.override_until_at - now:.0f} s: {pool.override_reason}"] if pool.override_until_at else []),
         *([f"launches fail, next attempt in {pool.breaker_until - now:.0f} s"] if pool.breaker_until else []),
         *([f"simulated: {', '.join(pool.simulated)}"] if pool.simulated else []),
     ]

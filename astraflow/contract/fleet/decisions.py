@@ -20,7 +20,7 @@ class AppliedChange:
     retired: int
     """Nodes that were drained or terminated. Count."""
     override_s: float
-    """Duration of the manual override that the plan set, seconds; 0 for none."""
+    """Duration of the hold that the plan set, seconds; 0 for none."""
     is_approved: bool
     """True if a person approved the plan."""
 

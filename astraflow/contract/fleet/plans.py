@@ -28,7 +28,7 @@ class Role(Enum):
     RULE = "rule"
     """The sizer, acting through the fleet service itself."""
     OPERATOR = "operator"
-    """A person: plans, applies, sets manual overrides, approves plans of agents and the rule."""
+    """A person: plans, applies, sets holds, approves plans of agents and the rule."""
     ADMIN = "admin"
     """A person: sets bounds, modes and budgets; approves everything; retires without a drain; turns the kill switch
     off."""
@@ -86,7 +86,7 @@ class GuardRule(Enum):
     REJECTED = "rejected"
     """A person rejected the change."""
     OVERRIDE = "override"
-    """A manual override keeps all nodes."""
+    """A hold keeps all nodes."""
     LAST_READY = "last_ready"
     """The change would retire the last ready node."""
     STALE = "stale"
@@ -184,7 +184,7 @@ class Plan:
     rule_target: int | None = None
     """Target of the rule when the plan was made; None without a recommendation."""
     override_s: float = 0.0
-    """Manual override that applying the plan sets, because the rule recommends fewer nodes and would undo it at its
+    """Hold that applying the plan sets, because the rule recommends fewer nodes and would undo it at its
     next tick. Seconds; 0 for none."""
     guard_json: str = ""
     """Inputs of the guard as JSON, which `maintainer.fleet.guard.inputs` can evaluate again."""
@@ -212,4 +212,4 @@ class AppliedPlan:
     guard_json: str = ""
     """Inputs of the guard when the plan was applied, as JSON."""
     override_until_at: float | None = None
-    """End of the manual override that the plan set; None when it set none."""
+    """End of the hold that the plan set; None when it set none."""

@@ -86,7 +86,7 @@ class LimitInEffect(Enum):
     DOLLARS_PER_DAY = "dollars_per_day"
     QUOTA = "quota"
     OVERRIDE = "override"
-    """A manual override is active: no node of the pool is removed until it ends."""
+    """A hold is active: no node of the pool is removed until it ends."""
     BREAKER = "breaker"
     """Launches failed recently: no launch is tried for a while."""
     ACTION_BUDGET = "action_budget"
@@ -186,7 +186,7 @@ class PoolConstraints:
     launch_delay_s: float
     """Usual time from request to ready node; more than 0."""
     is_overridden: bool = False
-    """A manual override is active: no node of the pool is removed."""
+    """A hold is active: no node of the pool is removed."""
     dollars_per_hour_max: float | None = None
     dollars_per_day_max: float | None = None
     """Per day in UTC; None for no bound."""

@@ -1,6 +1,6 @@
 """Queries on the retained records of a run (sampled trajectories, their groups, events, history) and their results."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from astraflow.contract.errors import InvalidInput
@@ -196,6 +196,12 @@ class SampledGroup:
     def step_or_version(self) -> int | None:
         """Step that trained on the group, or version that an evaluation pinned; None without both."""
         return self.step if self.step is not None else self.version
+
+    def typical(self, members: Iterable[SampledTrajectory]) -> SampledTrajectory | None:
+        """Returns the member whose reward is nearest to the mean; None without one that has a trajectory."""
+        mean = self.reward_mean or 0.0
+        successes = (member for member in members if member.failure is None)
+        return min(successes, key=lambda member: (abs(member.reward - mean), member.ordinal), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

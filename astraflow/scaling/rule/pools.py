@@ -40,7 +40,7 @@ class Pool:
     is_breaker_half_open: bool = False
     """The latest launches failed: nodes are launched one at a time until one is ready."""
     is_overridden: bool = False
-    """A manual override is in effect: no node of the pool is retired."""
+    """A hold is in effect: no node of the pool is retired."""
     money: PoolBudget = field(default_factory=PoolBudget)
     missing_s: float = 0.0
     """Time since when the pool has been below its target. Seconds."""

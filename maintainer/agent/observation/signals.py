@@ -217,7 +217,7 @@ def _report_signals(pool: Pool, memory: SignalMemory, snapshot: Snapshot, watch:
 
 
 def _has_override(pool: Pool, recommendation: PoolRecommendation, snapshot: Snapshot) -> bool:
-    """True if a manual override keeps the pool above the band, which is then intended."""
+    """True if a hold keeps the pool above the band, which is then intended."""
     is_overridden = pool.override_until_at is not None and pool.override_until_at > snapshot.at
     return is_overridden and _nodes_outside_band(recommendation) > 0
 

@@ -291,7 +291,7 @@ class NonDestructiveFleet:
         return await self._fleet.propose(plan, actor=actor, key=key, reason=reason)
 
     async def set_override(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
-        """Sets a manual override."""
+        """Sets a hold."""
         return await self._fleet.set_override(pool, minutes=minutes, actor=actor, key=key, reason=reason)
 
     async def escalate(self, severity: Severity, *, actor: Actor, key: str, reason: str) -> Decision:

@@ -31,7 +31,7 @@ class FleetChanger(Protocol):
         """Proposes a plan to people."""
 
     async def set_override(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
-        """Sets a manual override: no node of the pool is removed for `minutes`."""
+        """Sets a hold: no node of the pool is removed for `minutes`."""
 
     async def escalate(self, severity: Severity, *, actor: Actor, key: str, reason: str) -> Decision:
         """Writes an escalation for people."""

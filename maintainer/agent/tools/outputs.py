@@ -127,7 +127,7 @@ class PoolView(ToolModel):
     launch_delay_s: float
     """Usual time from a launch to a ready node, seconds."""
     override_left_s: float
-    """Time for which a manual override prevents removals, seconds; 0 without one."""
+    """Time for which a hold prevents removals, seconds; 0 without one."""
     breaker_left_s: float
     """Time until launches are attempted again, seconds; 0 when they are attempted now."""
     launch_failures_1h: int
@@ -291,7 +291,7 @@ class ExplainOutput(RecordView):
     retired: int | None
     """Nodes that the change drained or terminated. Count."""
     override_s: float | None
-    """Duration of the manual override that the change set, seconds; 0 for none."""
+    """Duration of the hold that the change set, seconds; 0 for none."""
     was_approved: bool
     """True if a person approved the plan."""
     rules: list[GuardRule]
@@ -332,7 +332,7 @@ class PlanOutput(ToolModel):
     findings: list[FindingView]
     """Reasons of the verdict; empty for an allowed plan."""
     override_s: float
-    """Duration of the manual override that the change sets because the rule's target is lower, seconds; 0 for none."""
+    """Duration of the hold that the change sets because the rule's target is lower, seconds; 0 for none."""
     envelope_low: int
     """Smallest target that needs no approval because of its distance from the rule's target, nodes."""
     envelope_high: int
@@ -355,7 +355,7 @@ class ApplyOutput(ToolModel):
     decision: int | None
     """Number of the journal entry; null if nothing was changed."""
     applied_override_s: float
-    """Duration of the manual override that the change set, seconds; 0 for none."""
+    """Duration of the hold that the change set, seconds; 0 for none."""
     verify_after_s: float | None
     """Time until the result is verified, seconds; null if nothing was changed. The first message of the next
     wake lists missed targets."""

@@ -68,11 +68,11 @@ _ALL = (
     Tool(
         name="fleet_override",
         kind=Kind.CAUTION,
-        description="Sets a manual override of a pool for 1 to 60 minutes: no actor can remove its nodes, and launches "
+        description="Sets a hold on a pool for 1 to 60 minutes: no actor can remove its nodes, and launches "
         "continue. Call it when removing nodes would be wrong for some time. Returns the number of the journal entry.",
         input=inputs.OverrideInput,
         output=outputs.DoneOutput,
-        title="Set a manual override",
+        title="Set a hold",
     ),
     Tool(
         name="fleet_escalate",

@@ -119,8 +119,7 @@ class Auditor:
             "nodes of no pool or of another pool": not retired <= {instance.id for instance in before.instances},
             "all ready nodes were removed": bool(ready) and ready <= retired,
             "nodes were removed on a stale report": bool(retired) and is_report_stale,
-            "nodes were removed during a manual override": bool(retired)
-            and (before.pool.override_until_at or 0.0) > before.at,
+            "nodes were removed during a hold": bool(retired) and (before.pool.override_until_at or 0.0) > before.at,
             "launches while the breaker was open": launched > 0 and (before.pool.breaker_until or 0.0) > before.at,
             "more than usd_per_hour_max": launched > 0 and usd_after > (spec.usd_per_hour_max or 1e18) + 1e-6,
             OUTSIDE_ENVELOPE: not restores_target and abs(plan.target - rule) > margin,

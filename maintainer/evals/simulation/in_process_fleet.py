@@ -110,7 +110,7 @@ class InProcessFleet:
         return tuple(self._proposals.current(proposal) for proposal in self._proposed[1])
 
     async def set_override(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
-        """Sets a manual override."""
+        """Sets a hold."""
         self._check()
         return await self._fleet_manager.set_override(pool, minutes=minutes, actor=actor, key=key, reason=reason)
 

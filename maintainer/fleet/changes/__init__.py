@@ -1,1 +1,1 @@
-"""Changes of the fleet: plans, proposals, manual overrides, the kill switch, and targets of the rule."""
+"""Changes of the fleet: plans, proposals, holds, the kill switch, and targets of the rule."""

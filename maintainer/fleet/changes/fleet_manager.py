@@ -1,4 +1,4 @@
-"""Makes changes to the fleet: plans, manual overrides, escalations, kill switch and pool specs.
+"""Makes changes to the fleet: plans, holds, escalations, kill switch and pool specs.
 
 A change is one transaction: the check that the pool is unchanged since the plan, the intents, the audit log and the
 reply under the caller's idempotency key. The actuator carries out the intents later, even after crashes.
@@ -81,7 +81,7 @@ class FleetManager:
         return self._fleet.view(self._fleet.pool(spec.id))
 
     async def set_override(self, pool_id: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
-        """Sets a manual override: no node is retired for `minutes`; 0 ends it.
+        """Sets a hold: no node is retired for `minutes`; 0 ends it.
 
         Raises: InvalidInput above an hour; NotPermitted for an agent that must not act, or would shorten an override.
         """
@@ -134,7 +134,7 @@ class FleetManager:
         elif fleet.agents_mode in (MaintainerMode.OFF, MaintainerMode.SHADOW):
             cause, code = f"agents are in mode {fleet.agents_mode.value}; ask an operator", "fleet.agents_off"
         elif (pool.override_until_at or 0.0) > max(fleet.clock.wall(), until or 0.0):
-            cause, code = "agents cannot shorten a manual override; ask an operator", "fleet.override_shortened"
+            cause, code = "agents cannot shorten a hold; ask an operator", "fleet.override_shortened"
         else:
             return
         raise NotPermitted(f"cannot set the override of pool {name}: {cause}", code=code)

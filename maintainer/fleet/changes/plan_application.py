@@ -1,4 +1,4 @@
-"""Ledger changes of an applied plan: intents, retirements, manual override, audit log and reply."""
+"""Ledger changes of an applied plan: intents, retirements, hold, audit log and reply."""
 
 from dataclasses import asdict, replace
 from typing import Any

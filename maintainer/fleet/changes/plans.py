@@ -27,7 +27,7 @@ class PlanAssessment:
     """The plan only replaces lost nodes and does not count as a change."""
     evidence: GuardInputs
     override_s: float
-    """Duration of the manual override that the plan sets. Seconds; 0 for none."""
+    """Duration of the hold that the plan sets. Seconds; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

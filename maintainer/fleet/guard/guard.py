@@ -17,7 +17,7 @@ AUTOMATIC_MODES = (Mode.UP_ONLY, Mode.ON)
 """Modes of pools whose size the rule sets."""
 HOUR_S = 3600.0
 MAX_OVERRIDE_S = 3600.0
-"""Maximum duration of a manual override. It can be set again."""
+"""Maximum duration of a hold. It can be set again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Limits:
     stale_after_s: float = 90.0
     """Age of dataflow's report above which no node is retired."""
     override_s: float = 600.0
-    """Duration of the manual override after a change above the rule's target, once its nodes are ready."""
+    """Duration of the hold after a change above the rule's target, once its nodes are ready."""
     rejected_s: float = 3600.0
     """Time for which agents are refused a rejected plan."""
     usd_per_hour_max: float | None = None
@@ -141,7 +141,7 @@ def nodes_beyond_rule(situation: Situation, proposal: ProposedChange) -> int:
 
 
 def override_s(situation: Situation, proposal: ProposedChange, limits: Limits, *, launch_delay_s: float) -> float:
-    """Returns the duration of the manual override that protects a change from the rule, in seconds; 0 for none.
+    """Returns the duration of the hold that protects a change from the rule, in seconds; 0 for none.
 
     launch_delay_s: time until new nodes are ready, from when on the rule can measure their effect.
     """
@@ -288,7 +288,7 @@ def _retirements(situation: Situation, proposal: ProposedChange, limits: Limits)
         return
     if situation.override_until_at is not None and situation.now < situation.override_until_at:
         left_s = situation.override_until_at - situation.now
-        message = f"a manual override keeps all nodes for another {left_s:.0f} s"
+        message = f"a hold keeps all nodes for another {left_s:.0f} s"
         yield refused(GuardRule.OVERRIDE, message, left_s=left_s, victims=len(proposal.victims))
     ready = {instance.id for instance in situation.instances if instance.state is InstanceState.READY}
     victims = {victim.id for victim in proposal.victims}

@@ -1,4 +1,4 @@
-"""Pool sizes, manual overrides, bounds, faults and maintainer proposals with the keyboard alone."""
+"""Pool sizes, holds, bounds, faults and maintainer proposals with the keyboard alone."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

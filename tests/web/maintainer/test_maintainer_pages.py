@@ -190,7 +190,7 @@ async def test_a_proposal_beyond_the_rule_shows_its_manual_override(site: Mainta
     site.fleet.parts.fleet.observation.update(site.fleet.parts.run.report())
     proposal = await maintainer.propose(site.plane, POOL, 4)
     confirmation = parsed(await site.admin.get(f"/maintainer/proposals/{proposal.plan.id}")).one("#confirm")
-    assert confirmation.facts()["Manual override"].endswith(" 2")
+    assert confirmation.facts()["Hold"].endswith(" 2")
     response = await site.admin.post(f"/maintainer/proposals/{proposal.plan.id}/approve", data={"key": "k"})
     assert (await notice_after(site.admin, response)).tone == "good"
     assert site.fleet.parts.ledger.pools[POOL].override_until_at is not None

@@ -1,4 +1,4 @@
-"""Pools, plans, manual overrides, the kill switch and decisions in a browser without scripts."""
+"""Pools, plans, holds, the kill switch and decisions in a browser without scripts."""
 
 import json
 from collections.abc import AsyncIterator

@@ -335,7 +335,7 @@ async def test_an_override_survives_a_restart_and_ends(tmp_path: Path) -> None:
     await parts.pass_time(60.0)
     await parts.fleet_manager.set_override(POOL, minutes=10, actor=HAL, key="override", reason="a long episode")
     parts = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock, run=parts.run)
-    with raises_code(NotPermitted, "fleet.plan_refused", "manual override"):
+    with raises_code(NotPermitted, "fleet.plan_refused", "a hold keeps"):
         await parts.want(2)
     parts.clock.advance(601.0)
     await parts.want(2)
