@@ -16,7 +16,7 @@ from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.service import EXIT_FAILED, exit_code, print_error
 from web.audit import queries as audit_queries
 from web.audit.queries import RESULTS, AuditFilter, filter_from
-from web.audit.views import as_csv, as_ndjson, chain_view, csv_header
+from web.audit.views import as_csv, as_ndjson, chain_sentence, csv_header
 from web.database.db import DATABASE, DATABASE_URL_VARIABLE, SECRET, Database, open_database
 from web.security.audit_log import AuditLog
 
@@ -64,7 +64,7 @@ def _opened(directory: Path, url: str) -> Database:
 
 async def _verify(database: Database) -> int:
     verdict = await AuditLog(database, clock=SystemClock()).verify()
-    print(chain_view(verdict).sentence)  # noqa: T201 (for a person)
+    print(chain_sentence(verdict))  # noqa: T201 (for a person)
     if verdict.problem:
         valid_entries = (
             f"{verdict.checked} valid before the break" if verdict.checked else "none valid before the break"

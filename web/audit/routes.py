@@ -9,7 +9,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from web.audit import queries as audit_queries
 from web.audit.queries import PAGE_ENTRIES, RESULTS, AuditFilter, filter_from
-from web.audit.views import as_csv, as_ndjson, audit_row, chain_view, csv_header
+from web.audit.views import TONES, as_csv, as_ndjson, chain_sentence, change_text, csv_header
 from web.database.db import Database
 from web.database.tables import MAX_ID, AuditEntry
 from web.requests import responses
@@ -33,7 +33,10 @@ async def _view(
     shown = entries[:PAGE_ENTRIES]
     return {
         "filters": filters,
-        "rows": [audit_row(entry) for entry in shown],
+        "entries": shown,
+        "change_text": change_text,
+        "chain_sentence": chain_sentence,
+        "tones": TONES,
         "actors": actors,
         "actions": actions,
         "results": RESULTS,
@@ -59,7 +62,7 @@ async def show(request: Request, pages: PagesDep, view: ViewDep) -> Response:
 @needs(Permission.AUDIT)
 async def verify(request: Request, pages: PagesDep, audit_log: AuditLogDep, view: ViewDep) -> Response:
     """Shows the page with the result of verifying the whole hash chain. Read only."""
-    chain = chain_view(await audit_log.verify())
+    chain = await audit_log.verify()
     return pages.page(request, "audit/page.html", page="audit", chain=chain, **view)
 
 

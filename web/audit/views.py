@@ -2,8 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from web.components.downloads import csv_text
@@ -15,65 +13,15 @@ COLUMNS = (*HASHED_COLUMNS, "entry_hash")
 TONES = {"done": "good", "refused": "warn", "failed": "bad", "unknown": "warn"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRow:
-    """One entry."""
-
-    sequence: int
-    at: float
-    time_text: str
-    """UTC, to the second."""
-    actor: str
-    role_and_means: str
-    client_address: str
-    action: str
-    target: str
-    change: str
-    result: str
-    tone: str
-    reason: str
-    entry_hash: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainView:
-    """Result of the check of the hash chain, as a sentence."""
-
-    tone: str
-    sentence: str
-
-
-def audit_row(entry: AuditEntry) -> AuditRow:
-    """Returns the table row of an entry."""
-    return AuditRow(
-        sequence=entry.sequence,
-        at=entry.at,
-        time_text=datetime.fromtimestamp(entry.at, UTC).strftime("%Y-%m-%d %H:%M:%S"),
-        actor=entry.actor or "unknown",
-        role_and_means=", ".join(part for part in (entry.role, entry.via) if part),
-        client_address=entry.came_from,
-        action=entry.action,
-        target=entry.target,
-        change=_change(entry.before, entry.after),
-        result=entry.result,
-        tone=TONES.get(entry.result, ""),
-        reason=entry.reason,
-        entry_hash=entry.entry_hash,
-    )
-
-
-def chain_view(verdict: ChainCheck) -> ChainView:
-    """Returns the result of a chain check as a sentence with a tone."""
+def chain_sentence(verdict: ChainCheck) -> str:
+    """Returns the result of a chain check as a sentence."""
     if verdict.problem:
-        return ChainView(tone="bad", sentence=f"Chain broken: {verdict.problem}.")
+        return f"Chain broken: {verdict.problem}."
     if not verdict.checked:
-        return ChainView(tone="good", sentence="Chain intact: no entries yet.")
-    return ChainView(
-        tone="good",
-        sentence=(
-            f"Chain intact: {verdict.checked} {'entry' if verdict.checked == 1 else 'entries'}, from "
-            f"{verdict.first_sequence} to {verdict.last_sequence}, ending in {verdict.last_hash[:16]}."
-        ),
+        return "Chain intact: no entries yet."
+    return (
+        f"Chain intact: {verdict.checked} {'entry' if verdict.checked == 1 else 'entries'}, from "
+        f"{verdict.first_sequence} to {verdict.last_sequence}, ending in {verdict.last_hash[:16]}."
     )
 
 
@@ -97,7 +45,7 @@ def as_csv(entries: Sequence[AuditEntry]) -> str:
     return csv_text([list(as_row(entry).values()) for entry in entries])
 
 
-def _change(before: str, after: str) -> str:
+def change_text(before: str, after: str) -> str:
     """Returns the change in one line: `role: viewer → operator`. Leaves out values that are empty before and after."""
     old_values, new_values = _values(before), _values(after)
     parts = []

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from astraflow.contract.fleet.recommendations import PoolRecommendation
+from astraflow.contract.fleet.recommendations import RECOMMENDATION_INPUTS, PoolRecommendation
 from web.components import formats
 
 _TIMES = "\N{MULTIPLICATION SIGN}"
@@ -18,8 +18,35 @@ class Formula:
     result: str
 
 
-def calculation(recommendation: PoolRecommendation) -> list[Formula]:
-    """Returns the calculation of the sizing rule; lines with unmeasured figures are left out."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calculation:
+    """A recommendation of the sizing rule, explained."""
+
+    formulas: tuple[Formula, ...]
+    """Lines with unmeasured figures are left out."""
+    limits: str
+    """Limits in effect, in words; empty without one."""
+    inputs: tuple[tuple[str, str, str], ...]
+    """Name, value and meaning."""
+    input_hash: str
+
+
+def calculation(recommendation: PoolRecommendation) -> Calculation:
+    """Returns the explanation of a recommendation."""
+    inputs = recommendation.inputs
+    return Calculation(
+        formulas=tuple(_formulas(recommendation)),
+        limits=", ".join(limit.value.replace("_", " ") for limit in recommendation.limited_by),
+        inputs=tuple(
+            (name, number_text(inputs[name]), meaning)
+            for name, meaning in RECOMMENDATION_INPUTS.items()
+            if name in inputs
+        ),
+        input_hash=recommendation.input_hash,
+    )
+
+
+def _formulas(recommendation: PoolRecommendation) -> list[Formula]:
     get, _number = recommendation.inputs.get, number_text
     lines = []
     if has_all(

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from astraflow.contract.fleet.plans import Finding, Verdict
-from astraflow.contract.fleet.recommendations import RECOMMENDATION_INPUTS, PoolRecommendation
+from astraflow.contract.fleet.plans import Verdict
+from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.records import render
 from web.components import formats
-from web.components.calculation import Formula, calculation, has_all, number_text
+from web.components.calculation import Calculation, calculation, has_all
 from web.components.downloads import Sheet
 from web.components.formats import usd
 from web.decisions.queries import RULE, DecisionEntry
@@ -27,18 +27,6 @@ VERDICT_TEXTS = {
 
 SAME_TICK_S = 10.0
 """Length of one tick of the sizing rule with its follow-up events, in seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingRow:
-    """Finding of one rule of the guard."""
-
-    code: str
-    tone: str
-    verdict: str
-    message: str
-    numbers: str
-    """Figures behind the finding: names and values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +49,9 @@ class DecisionView:
     sentence: str
     recommendation_note: str
     """States whether the figures come from the tick of the decision."""
-    formulas: tuple[Formula, ...]
-    inputs: tuple[tuple[str, str, str], ...]
-    """Name, value and meaning."""
+    calculation: Calculation | None
     alternatives: tuple[Alternative, ...]
-    limits_in_effect: tuple[str, ...]
     victims: tuple[str, ...]
-    input_hash: str
-    findings: tuple[FindingRow, ...]
-    """Findings of the guard about the plan."""
     problem: str
 
 
@@ -111,22 +93,13 @@ def decision_view(
     entry: DecisionEntry, recommendation: PoolRecommendation | None, *, problem: str = ""
 ) -> DecisionView:
     """Builds the view of a decision; figures are empty without a recommendation."""
-    inputs = recommendation.inputs if recommendation else {}
     return DecisionView(
         row=entry,
         sentence=_recommendation_text(entry, recommendation),
         recommendation_note=_recommendation_note(entry, recommendation),
-        formulas=tuple(calculation(recommendation)) if recommendation else (),
-        inputs=tuple(
-            (name, number_text(inputs[name]), text) for name, text in RECOMMENDATION_INPUTS.items() if name in inputs
-        ),
+        calculation=calculation(recommendation) if recommendation else None,
         alternatives=tuple(_alternatives(recommendation)) if recommendation else (),
-        limits_in_effect=tuple(cap.value.replace("_", " ") for cap in recommendation.limited_by)
-        if recommendation
-        else (),
         victims=tuple(map(str, recommendation.victims)) if recommendation else (),
-        input_hash=recommendation.input_hash if recommendation else "",
-        findings=tuple(finding_row(finding) for finding in entry.findings),
         problem=problem,
     )
 
@@ -183,15 +156,4 @@ def _alternative(recommendation: PoolRecommendation, nodes: int, ratio: float, p
         verdict=verdict,
         tone=tone,
         is_chosen=nodes == recommendation.target,
-    )
-
-
-def finding_row(finding: Finding) -> FindingRow:
-    """Returns a finding of the guard as a row, with its figures apart."""
-    return FindingRow(
-        code=finding.code.value,
-        tone=VERDICT_TONES[finding.verdict],
-        verdict=VERDICT_TEXTS[finding.verdict],
-        message=capitalized(finding.message),
-        numbers=", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in sorted(finding.numbers.items())),
     )

@@ -124,7 +124,7 @@ class ProposalRow:
     """A plan that waits or waited for approval."""
 
     proposal: Proposal
-    plan: PlanView
+    effects: PlanView
     state: str
     tone: str
 
@@ -214,7 +214,7 @@ def proposal_row(proposal: Proposal, fleet: FleetStatus | None) -> ProposalRow:
     name = proposal.plan.request.pool
     pool = next((other for other in fleet.pools if other.spec.id == name), None) if fleet is not None else None
     state, tone = _PROPOSALS[proposal.state]
-    return ProposalRow(proposal=proposal, plan=plan_view(proposal.plan, pool), state=state, tone=tone)
+    return ProposalRow(proposal=proposal, effects=plan_view(proposal.plan, pool), state=state, tone=tone)
 
 
 def latest_notes(decisions: Sequence[Decision]) -> list[tuple[Decision, int]]:

@@ -2,31 +2,24 @@
 
 from dataclasses import dataclass
 
-from astraflow.contract.fleet.plans import Plan, Verdict
+from astraflow.contract.fleet.plans import Plan
 from astraflow.contract.fleet.pools import Pool
 from astraflow.contract.fleet.recommendations import Mode
 from web.components import formats
 from web.components.formats import usd
-from web.decisions.views import VERDICT_TEXTS, VERDICT_TONES, FindingRow, finding_row
+from web.decisions.views import VERDICT_TEXTS, VERDICT_TONES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanView:
     """Effects of applying a plan."""
 
-    id: str
-    pool: str
+    plan: Plan
     title: str
     sentence: str
     facts: tuple[tuple[str, str], ...]
-    victims: tuple[str, ...]
-    findings: tuple[FindingRow, ...]
     verdict: str
     tone: str
-    reason: str
-    planner: str
-    expires_at: float
-    is_refused: bool
     is_empty: bool
     """Whether it changes nothing."""
     requires_pool_name: bool
@@ -47,19 +40,12 @@ def plan_view(plan: Plan, pool: Pool | None) -> PlanView:
         *_override_fact(plan),
     ]
     return PlanView(
-        id=plan.id,
-        pool=request.pool,
+        plan=plan,
         title=f"{'Terminate' if request.is_kill else 'Resize'} {request.pool}: {plan.nodes} to {plan.target} nodes?",
         sentence=_plan_sentence(plan, pool, is_empty=is_empty),
         facts=tuple(facts),
-        victims=tuple(map(str, plan.victims)),
-        findings=tuple(finding_row(finding) for finding in plan.findings),
         verdict=VERDICT_TEXTS[plan.verdict],
         tone=VERDICT_TONES[plan.verdict],
-        reason=request.reason,
-        planner=f"{request.actor.name} ({request.actor.role.value})",
-        expires_at=plan.expires_at,
-        is_refused=plan.verdict is Verdict.REFUSED,
         is_empty=is_empty,
         requires_pool_name=request.is_kill or (plan.target == 0 and plan.nodes > 0),
     )

@@ -31,80 +31,64 @@ FREE_PORT = "0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExporterRow:
+class Exporter:
     """One exporter."""
 
     name: str
     description: str
     """Exported data and its consumer."""
-    state: str
-    tone: str
-    location: str
-    """Address or folder; empty while it is off."""
+    location: str | None
+    """Address or folder; empty while it is off, None if that is unknown."""
     note: str
     """Hint about the location; may be empty."""
-    key: str
+    key: str = ""
     """Recipe setting that enables it; empty where none is needed."""
     command: str
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportersView:
-    """All exporters."""
-
-    folder: str
-    problem: str
-    is_known: bool
-    rows: tuple[ExporterRow, ...]
+    @property
+    def state(self) -> str:
+        """Whether it is on, as a key of `TONES`."""
+        return UNKNOWN if self.location is None else ON if self.location else OFF
 
 
-def exporters_view(exports: ExporterFacts, settings: Settings, *, own_address: str) -> ExportersView:
-    """Builds the view. own_address: address of the web service, as the browser has it."""
-    facts = exports.facts
+def exporters(facts: RunFacts | None, settings: Settings, *, own_address: str) -> tuple[Exporter, ...]:
+    """Returns all exporters. own_address: address of the web service, as the browser has it."""
     recipe = settings.recipe or (facts.recipe if facts is not None else "") or "RECIPE"
-    return ExportersView(
-        folder=exports.folder,
-        problem=exports.problem,
-        is_known=facts is not None,
-        rows=(_metrics(facts, recipe), _traces(facts, recipe), _keda(facts, recipe), _page(own_address)),
-    )
+    return _metrics(facts, recipe), _traces(facts, recipe), _keda(facts, recipe), _page(own_address)
 
 
-def _metrics(facts: RunFacts | None, recipe: str) -> ExporterRow:
-    return _row(
-        facts,
+def _metrics(facts: RunFacts | None, recipe: str) -> Exporter:
+    return Exporter(
         name="OpenMetrics",
-        what="Dataflow serves the figures of the newest report to Prometheus and other scrapers.",
-        location=facts.metrics if facts is not None else "",
+        description="Dataflow serves the figures of the newest report to Prometheus and other scrapers.",
+        location=facts.metrics if facts is not None else None,
         note="Outside loopback it requires the token in ASTRAFLOW_METRICS_TOKEN.",
         key='dataflow.metrics = "127.0.0.1:9464"',
         command=f"astraflow run {recipe} --set dataflow.metrics=127.0.0.1:9464",
     )
 
 
-def _traces(facts: RunFacts | None, recipe: str) -> ExporterRow:
+def _traces(facts: RunFacts | None, recipe: str) -> Exporter:
     target, _, share = facts.traces.rpartition("#") if facts is not None else ("", "", "")
     target, share = (target, share) if target else (share, "")
     scope = f"{float(share):.0%} of groups. " if _is_number(share) else ""
-    return _row(
-        facts,
+    return Exporter(
         name="OpenTelemetry traces",
-        what="All processes write traces of groups: to a collector (OTLP over HTTP), or as JSON lines files.",
-        location=public_address(target),
+        description="All processes write traces of groups: to a collector (OTLP over HTTP), or as JSON lines files.",
+        location=public_address(target) if facts is not None else None,
         note=f"{scope}Needs the extra otel: pip install 'astraflow[otel]'.",
         key='tracing.to = "http://collector.example:4318"',
         command=f"astraflow run {recipe} --set tracing.to=traces",
     )
 
 
-def _keda(facts: RunFacts | None, recipe: str) -> ExporterRow:
-    location = facts.keda if facts is not None else ""
-    host, _, port = location.rpartition(":")
+def _keda(facts: RunFacts | None, recipe: str) -> Exporter:
+    location = facts.keda if facts is not None else None
+    host, _, port = (location or "").rpartition(":")
     is_free = port == FREE_PORT
-    return _row(
-        facts,
+    return Exporter(
         name="KEDA external scaler",
-        what="Dataflow serves the recommended size of a pool to an autoscaler on Kubernetes.",
+        description="Dataflow serves the recommended size of a pool to an autoscaler on Kubernetes.",
         location=host if is_free else location,
         note="Uses a free port; dataflow's log names it (keda_ready)." if is_free else "",
         key="dataflow.keda.port = 9465",
@@ -112,32 +96,13 @@ def _keda(facts: RunFacts | None, recipe: str) -> ExporterRow:
     )
 
 
-def _page(own_address: str) -> ExporterRow:
-    return ExporterRow(
+def _page(own_address: str) -> Exporter:
+    return Exporter(
         name="REST API",
         description="Reports, series, nodes, decisions and the audit log as JSON, CSV and NDJSON.",
-        state=ON,
-        tone=TONES[ON],
         location=f"{own_address}/api/v1",
         note="Requires an API token, created above.",
-        key="",
         command=f'curl -H "Authorization: Bearer $TOKEN" {own_address}/api/v1/report',
-    )
-
-
-def _row(
-    facts: RunFacts | None, *, name: str, what: str, location: str, note: str, key: str, command: str
-) -> ExporterRow:
-    state = UNKNOWN if facts is None else ON if location else OFF
-    return ExporterRow(
-        name=name,
-        description=what,
-        state=state,
-        tone=TONES[state],
-        location=location,
-        note=note,
-        key=key,
-        command=command,
     )
 
 

@@ -22,7 +22,7 @@ from web.requests.dependencies import (
 from web.requests.responses import redirects
 from web.security.retention import MAX_DAYS, MIN_DAYS
 from web.security.roles import Permission, Role, needs
-from web.settings.exporters import exporter_facts, exporters_view
+from web.settings.exporters import TONES, exporter_facts, exporters
 from web.settings.providers import QUESTIONS, look, outcome, providers_view
 from web.settings.views import browser_name, grantees, login_of, scopes
 
@@ -49,6 +49,7 @@ async def show(
     users = await accounts.users.all()
     tokens = await accounts.tokens.list_for(viewer)
     own_user = next(user for user in users if user.id == viewer.user_id)
+    exports = await exporter_facts(followed, fleet.settings)
     return pages.page(
         request,
         "settings/page.html",
@@ -79,11 +80,9 @@ async def show(
         providers=providers_view(await look(fleet), fleet.settings),
         outcome=outcome,
         questions=QUESTIONS,
-        exporters=exporters_view(
-            await exporter_facts(followed, fleet.settings),
-            fleet.settings,
-            own_address=own_address,
-        ),
+        exporters=exporters(exports.facts, fleet.settings, own_address=own_address),
+        exports=exports,
+        exporter_tones=TONES,
     )
 
 

@@ -16,7 +16,7 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import Element, parsed
 from web.process_settings import Settings
-from web.settings.exporters import ExporterFacts, ExporterRow, exporters_view
+from web.settings.exporters import Exporter, exporters
 
 HERE = "http://127.0.0.1:8080"
 KEDA = "KEDA external scaler"
@@ -39,11 +39,9 @@ def states(shown: Element) -> list[str]:
     return [text.lower() for text in shown.texts(".state")]
 
 
-def rows(facts: RunFacts | None, *, recipe: str = "") -> dict[str, ExporterRow]:
-    view = exporters_view(
-        ExporterFacts(facts=facts), Settings(directory=Path("unused"), recipe=recipe), own_address=HERE
-    )
-    return {row.name: row for row in view.rows}
+def rows(facts: RunFacts | None, *, recipe: str = "") -> dict[str, Exporter]:
+    settings = Settings(directory=Path("unused"), recipe=recipe)
+    return {row.name: row for row in exporters(facts, settings, own_address=HERE)}
 
 
 def facts(**changes: Any) -> RunFacts:
@@ -117,4 +115,4 @@ def test_an_enabled_exporter_has_its_address_without_credentials() -> None:
 
 
 def test_examples_of_the_view_are_correct() -> None:
-    assert doctest.testmod(sys.modules[exporters_view.__module__]).attempted > 0
+    assert doctest.testmod(sys.modules[exporters.__module__]).attempted > 0
