@@ -152,6 +152,16 @@ class Settings(Config):
         """True if browsers reach the page over TLS; cookies are then Secure."""
         return self.behind_proxy.startswith("https:") or self.has_tls
 
+    @property
+    def start_command(self) -> str:
+        """Command that starts a fleet service for this run."""
+        return f"astraflow serve fleet fleet.toml --dataflow {self.dataflow} --port 7070"
+
+    @property
+    def web_command(self) -> str:
+        """Command that starts the web service with that fleet service."""
+        return f"astraflow serve web --dataflow {self.dataflow} --fleet 127.0.0.1:7070"
+
 
 def _check_recipes(folder: Path) -> None:
     """Checks a recipe folder: its writers decide what is run, so it must not be world-writable. Raises:
@@ -173,13 +183,3 @@ def _check_recipes(folder: Path) -> None:
             f"cannot use --recipes {str(folder)!r}: every user may write there and choose what runs; chmod o-w it",
             code="web.invalid_recipe_folder",
         )
-
-
-def start_command(settings: Settings) -> str:
-    """Returns the command that starts a fleet service for this run."""
-    return f"astraflow serve fleet fleet.toml --dataflow {settings.dataflow} --port 7070"
-
-
-def web_command(settings: Settings) -> str:
-    """Returns the command that starts the web service with that fleet service."""
-    return f"astraflow serve web --dataflow {settings.dataflow} --fleet 127.0.0.1:7070"

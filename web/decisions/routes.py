@@ -27,7 +27,7 @@ from web.decisions.queries import (
 )
 from web.decisions.views import decision_groups, decision_sheet, decision_view
 from web.live.followed_fleet import FollowedFleet
-from web.process_settings import Settings, start_command, web_command
+from web.process_settings import Settings
 from web.requests import responses
 from web.requests.dependencies import ControlDep, FleetDep, PagesDep, SettingsDep, StateDep
 from web.security.roles import Permission, needs
@@ -121,8 +121,7 @@ def _view(
         "rule_kinds": [kind.value for kind in RULE_KINDS],
         "problems": page.problems,
         "has_fleet": fleet.client is not None,
-        "start_command": start_command(settings),
-        "web_command": web_command(settings),
+        "settings": settings,
         "is_filtered": bool(query),
         "before": before,
         "newest": _newest(filters),

@@ -10,7 +10,7 @@ from web.components import formats
 from web.components.downloads import Sheet
 from web.components.texts import cause_counts
 from web.live.followed_fleet import FollowedFleet
-from web.process_settings import start_command, web_command
+from web.process_settings import Settings
 from web.state.fleet_state import FleetConnection
 
 PENDING = (InstanceState.INTENDED, InstanceState.PENDING, InstanceState.RUNNING)
@@ -64,9 +64,7 @@ class FleetView:
     is_stale: bool
     next_try_at: float | None
     """Time of the next connection attempt in Unix seconds; None while connected."""
-    address: str
-    start_command: str
-    web_command: str
+    settings: Settings
     status: FleetStatus | None
     """None until the service has answered."""
     rows: tuple[PoolRow, ...]
@@ -86,7 +84,7 @@ class FleetView:
 
 def fleet_view(fleet: FollowedFleet) -> FleetView:
     """Builds the view."""
-    state, settings, now = fleet.state, fleet.settings, fleet.now
+    state, now = fleet.state, fleet.now
     status, age_s = state.status, state.age_s
     return FleetView(
         connection=state.connection.value,
@@ -94,9 +92,7 @@ def fleet_view(fleet: FollowedFleet) -> FleetView:
         age="" if age_s is None else formats.duration(max(0.1, age_s)),
         is_stale=state.connection is not FleetConnection.ABSENT and state.is_stale,
         next_try_at=None if (next_s := state.next_try_s) is None else now + next_s,
-        address=settings.fleet,
-        start_command=start_command(settings),
-        web_command=web_command(settings),
+        settings=fleet.settings,
         status=status,
         rows=tuple(pool_row(pool, now=now, kill=status.kill) for pool in status.pools) if status is not None else (),
     )

@@ -6,21 +6,10 @@ from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet.preflight import CheckKind, PreflightResult, ProviderFacts
 from web.components import formats
 from web.live.followed_fleet import FollowedFleet
-from web.process_settings import Settings, start_command, web_command
+from web.process_settings import Settings
 from web.state.fleet_state import FleetConnection
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProvidersSnapshot:
-    """Providers at one time."""
-
-    feed: FleetConnection
-    """Connection to the fleet service, which is queried only while live: a page does not wait for an unreachable
-    one."""
-    providers: tuple[ProviderFacts, ...] = ()
-    problem: str = ""
-    """Reason why the providers are unknown; empty if they are known."""
-
+_STATES = {FleetConnection.ABSENT: "absent", FleetConnection.CONNECTING: "connecting"}
 
 QUESTIONS = {
     CheckKind.LIST: "Can instances be listed",
@@ -34,12 +23,11 @@ class ProvidersView:
     """All providers, or the reason why none are listed."""
 
     state: str
-    """`recorded`, `absent`, `asking`, `away`, `failed` or `there`."""
-    address: str
-    problem: str
-    start_command: str
-    web_command: str
-    rows: tuple[ProviderFacts, ...]
+    """`recorded`, `absent`, `connecting`, `unreachable`, `failed` or `connected`."""
+    settings: Settings
+    problem: str = ""
+    """Reason why the providers are unknown; empty if they are known."""
+    rows: tuple[ProviderFacts, ...] = ()
 
     @property
     def is_refreshing(self) -> bool:
@@ -47,38 +35,23 @@ class ProvidersView:
         return self.state in ("connecting", "unreachable", "failed")
 
 
-def providers_view(look: ProvidersSnapshot, settings: Settings) -> ProvidersView:
-    """Builds the view from a snapshot."""
-    return ProvidersView(
-        state="recorded" if settings.is_read_only else _state(look),
-        address=settings.fleet,
-        problem=look.problem,
-        start_command=start_command(settings),
-        web_command=web_command(settings),
-        rows=look.providers,
-    )
+async def providers_view(fleet: FollowedFleet) -> ProvidersView:
+    """Queries the providers. Only a live fleet service is asked: a page does not wait for an unreachable one. A failure
+    is part of the result, never raised."""
+    settings, connection = fleet.settings, fleet.state.connection
+    if settings.is_read_only:
+        return ProvidersView(state="recorded", settings=settings)
+    if fleet.client is None or connection is not FleetConnection.LIVE:
+        return ProvidersView(
+            state=_STATES.get(connection, "unreachable"), settings=settings, problem=fleet.state.problem
+        )
+    try:
+        return ProvidersView(state="connected", settings=settings, rows=await fleet.client.providers())
+    except AstraFlowError as problem:
+        return ProvidersView(state="failed", settings=settings, problem=str(problem))
 
 
 def outcome(preflight_result: PreflightResult) -> str:
     """Returns a preflight check in a few words: `all 3 checks passed`, `1 of 3 checks failed`."""
     failed, total = sum(1 for check in preflight_result.checks if not check.is_ok), len(preflight_result.checks)
     return f"{failed} of {formats.several(total, 'check')} failed" if failed else f"all {total} checks passed"
-
-
-def _state(look: ProvidersSnapshot) -> str:
-    if look.feed is FleetConnection.ABSENT:
-        return "absent"
-    if look.feed is not FleetConnection.LIVE:
-        return "connecting" if look.feed is FleetConnection.CONNECTING else "unreachable"
-    return "failed" if look.problem else "connected"
-
-
-async def look(fleet: FollowedFleet) -> ProvidersSnapshot:
-    """Queries the providers. A failure is part of the result, never raised."""
-    connection = fleet.state.connection
-    if fleet.client is None or connection is not FleetConnection.LIVE:
-        return ProvidersSnapshot(feed=connection, problem=fleet.state.problem)
-    try:
-        return ProvidersSnapshot(feed=connection, providers=await fleet.client.providers())
-    except AstraFlowError as problem:
-        return ProvidersSnapshot(feed=connection, problem=str(problem))

@@ -23,7 +23,7 @@ from web.requests.responses import redirects
 from web.security.retention import MAX_DAYS, MIN_DAYS
 from web.security.roles import Permission, Role, needs
 from web.settings.exporters import TONES, exporter_facts, exporters
-from web.settings.providers import QUESTIONS, look, outcome, providers_view
+from web.settings.providers import QUESTIONS, outcome, providers_view
 from web.settings.views import browser_name, grantees, login_of, scopes
 
 router = APIRouter()
@@ -77,7 +77,7 @@ async def show(
         days=await retention.days(),
         days_range=(MIN_DAYS, MAX_DAYS),
         now=fleet.now,
-        providers=providers_view(await look(fleet), fleet.settings),
+        providers=await providers_view(fleet),
         outcome=outcome,
         questions=QUESTIONS,
         exporters=exporters(exports.facts, fleet.settings, own_address=own_address),

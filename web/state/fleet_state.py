@@ -12,7 +12,7 @@ class FleetConnection(Enum):
     """State of the connection to the fleet service."""
 
     ABSENT = "absent"
-    """No fleet service is configured; `web.process_settings.start_command` shows how to start one."""
+    """No fleet service is configured; `web.process_settings.Settings.start_command` shows how to start one."""
     CONNECTING = "connecting"
     """No status has been received yet."""
     LIVE = "live"
