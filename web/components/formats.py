@@ -44,13 +44,14 @@ def rate(value: float | None) -> str:
     return MISSING if value is None else rate_text(value).replace("-", _MINUS)
 
 
-def reward(value: float | None) -> str:
-    """Formats a reward with two decimals.
+def reward(value: float | None, error: float | None = None) -> str:
+    """Formats a reward with two decimals, and its error if that is known.
 
-    >>> reward(0.8349), reward(1)
-    ('0.83', '1.00')
+    >>> reward(0.8349), reward(1), reward(0.5, 0.021)
+    ('0.83', '1.00', '0.50 ± 0.02')
     """
-    return MISSING if value is None else f"{value:.2f}".replace("-", _MINUS)
+    text = MISSING if value is None else f"{value:.2f}".replace("-", _MINUS)
+    return text if error is None else f"{text} ± {reward(error)}"
 
 
 def figure(value: float | None) -> str:

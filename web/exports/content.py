@@ -24,6 +24,7 @@ from web.exports.settings import settings_of, without_secrets
 from web.history import series_queries
 from web.history.points import VALUES
 from web.history.report_json import RecordedReport, report_from_json
+from web.history.run_summary import PolicyFigures, policy_figures
 from web.history.samples import FLEET_SUBJECT, policy_subject
 from web.history.training_steps import STEP, training_rows
 
@@ -105,7 +106,7 @@ async def export_content(
         "exported_at": at,
         "release": release,
         "run": _run_facts(record, folder),
-        "policies": [_policy(stream) for stream in report.streams],
+        "policies": [_policy(policy_figures(stream)) for stream in report.streams],
         "simulated": list(report.simulated),
         "settings": await settings_of(folder),
         "charts": recorded.charts,
@@ -141,14 +142,8 @@ def _run_facts(record: RunRecord, folder: Path | None) -> dict[str, Any]:
     return facts | texts | {"tags": list(metadata.tags), "seed": known.seed, "commit": known.commit}
 
 
-def _policy(stream: Any) -> dict[str, Any]:
-    rewards = [reward for reward in stream.training.rewards if reward == reward][-10:]
-    return {
-        "policy": stream.policy,
-        "steps": stream.training.steps,
-        "version": int(stream.version),
-        "reward": sum(rewards) / len(rewards) if rewards else None,
-    }
+def _policy(figures: PolicyFigures) -> dict[str, Any]:
+    return {name: getattr(figures, name) for name in ("policy", "steps", "version", "reward")}
 
 
 def _charts(session: Session, run_id: int, policies: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -308,17 +303,16 @@ async def _evaluations(source: RunSource | None, thinned: list[str]) -> list[dic
             "version": int(version),
             "state": report.state.value,
             "samples": f"{report.done} of {report.total}",
-            "scores": ", ".join(_score(score) for score in report.scores if score.policy == policy),
+            "scores": ", ".join(
+                f"{score.name} {formats.reward(score.value, score.error)}"
+                for score in report.scores
+                if score.policy == policy
+            ),
             "at": report.finished_at or report.started_at or report.requested_at,
         }
         for report in rounds
         for policy, version in report.versions.items()
     ]
-
-
-def _score(score: Any) -> str:
-    error = "" if score.error is None else f" ± {formats.reward(score.error)}"
-    return f"{score.name} {formats.reward(score.value)}{error}"
 
 
 async def _events(source: RunSource | None, recorded: Sequence[Event], thinned: list[str]) -> list[dict[str, Any]]:

@@ -47,13 +47,14 @@ def summary(session: Session, record: RunRecord) -> RunSummary:
     text = session.execute(select(RunRecord.report_json).where(RunRecord.id == record.id)).scalar_one_or_none()
     report = report_from_json(text or "")
     return RunSummary(
-        policies=tuple(_figures(stream) for stream in report.streams),
+        policies=tuple(policy_figures(stream) for stream in report.streams),
         simulated=bool(report.simulated),
         dollars=_dollars(session, record),
     )
 
 
-def _figures(stream: StreamReport) -> PolicyFigures:
+def policy_figures(stream: StreamReport) -> PolicyFigures:
+    """Returns the latest figures of a policy; the reward is the mean of the last steps, as the charts show it."""
     latest = [reward for reward in stream.training.rewards if finite(reward) is not None][-AVERAGED_STEPS:]
     return PolicyFigures(
         policy=stream.policy,

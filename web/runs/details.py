@@ -17,7 +17,6 @@ from web.launcher.options import LaunchOptions
 from web.requests.commands import Commands
 from web.requests.recipe_settings import SettingChange, changes_of, read_settings, settings_toml
 from web.requests.run_lookup import ShownRun
-from web.runs.views import Fact
 from web.security.audit_log import AuditedCommand
 
 
@@ -25,7 +24,7 @@ from web.security.audit_log import AuditedCommand
 class Configuration:
     """View model of the configuration of a run."""
 
-    facts: tuple[Fact, ...]
+    facts: tuple[tuple[str, str], ...]
     changes: tuple[SettingChange, ...] | None
     """Settings that differ from the recipe; None when the recipe is not known."""
     toml: str
@@ -92,17 +91,17 @@ def configuration(run: LocalRun) -> Configuration:
     )
 
 
-def _facts(run: LocalRun) -> list[Fact]:
-    facts = [Fact(label="Recipe", value=run.recipe or formats.MISSING)]
+def _facts(run: LocalRun) -> list[tuple[str, str]]:
+    facts = [("Recipe", run.recipe or formats.MISSING)]
     if run.facts is not None:
         facts += [
-            Fact(label="Seed", value=str(run.facts.seed)),
-            Fact(label="Release", value=run.facts.release),
-            Fact(label="Commit", value=run.facts.commit or "installed release"),
-            Fact(label="Python", value=run.facts.python),
-            Fact(label="Machine", value=run.facts.machine or formats.MISSING),
+            ("Seed", str(run.facts.seed)),
+            ("Release", run.facts.release),
+            ("Commit", run.facts.commit or "installed release"),
+            ("Python", run.facts.python),
+            ("Machine", run.facts.machine or formats.MISSING),
         ]
-    return [*facts, Fact(label="Folder", value=str(run.folder.path))]
+    return [*facts, ("Folder", str(run.folder.path))]
 
 
 def _command(run: LocalRun) -> str:

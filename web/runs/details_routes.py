@@ -15,7 +15,7 @@ from web.requests.run_lookup import ShownRun, state_of
 from web.runs.columns import MAX_COLUMNS, PREFERENCE, available_columns, shown_columns
 from web.runs.details import annotate, configuration, record_metadata
 from web.runs.list_queries import entries
-from web.runs.views import run_row
+from web.runs.views import TONES
 from web.security.addresses import local_path
 from web.security.flash import Flash
 from web.security.roles import Permission, ResourceKind, needs
@@ -35,7 +35,9 @@ async def show_configuration(request: Request, shown: ShownRunDep) -> Response:
         request,
         "runs/configuration.html",
         page="runs",
-        row=run_row(record, state_of(run, folder=record.folder, is_heard=shown.is_live)),
+        row=record,
+        state=state_of(run, folder=record.folder, is_heard=shown.is_live),
+        tones=TONES,
         local=run,
         metadata=record_metadata(record, run),
         configuration=await asyncio.to_thread(configuration, run) if run is not None else None,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from astraflow.contract.ids import NodeId, PolicyId
-from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationScore, EvaluationState
+from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
 from web.components import formats
 
 TONES = {
@@ -57,26 +57,19 @@ def _table(name: str, rounds: Sequence[EvaluationReport]) -> EvaluationTable:
 
 
 def _row(report: EvaluationReport, policy: PolicyId, names: Iterable[str]) -> RoundRow:
-    scores = {score.name: score for score in report.scores if score.policy == policy}
+    scores = {score.name: formats.reward(score.value, score.error) for score in report.scores if score.policy == policy}
     return RoundRow(
         round=report.round,
         policy=policy,
         version=f"v{report.versions[policy]}",
         state=report.state.value,
         tone=TONES[report.state],
-        scores=tuple(_figure(scores.get(name)) for name in names),
+        scores=tuple(scores.get(name, formats.MISSING) for name in names),
         samples=f"{formats.count(report.done)} of {formats.count(report.total)}",
         note=_note(report),
         at=report.finished_at or report.started_at or report.requested_at,
         requested_by=f"{report.actor}: {report.reason}",
     )
-
-
-def _figure(score: EvaluationScore | None) -> str:
-    if score is None:
-        return formats.MISSING
-    error = "" if score.error is None else f" ± {formats.reward(score.error)}"
-    return f"{formats.reward(score.value)}{error}"
 
 
 def _note(report: EvaluationReport) -> str:

@@ -120,6 +120,7 @@ async def show_run(
         rounds=await _rounds(samples, rounds_before),
         local=run,
         metadata=record_metadata(record, run),
+        tones=TONES,
         is_reading=shown.is_reading,
     )
 

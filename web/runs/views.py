@@ -26,8 +26,8 @@ from web.components.group_counts import (
 from web.components.insights import run_insights, version_lag_insight
 from web.components.layout import LinkChoice, datetime_field_text
 from web.database.tables import RunRecord
-from web.history.points import AVERAGED_STEPS
 from web.history.report_json import RecordedReport, report_from_json
+from web.history.run_summary import PolicyFigures, policy_figures
 from web.history.time_ranges import NAMED_RANGES_S, TimeRange
 from web.requests.run_lookup import ENDED, LIVE, NOT_CONNECTED
 from web.runs.annotation_groups import AnnotationGroup, annotation_groups
@@ -57,47 +57,14 @@ RUN_CHARTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow:
-    """One line of the list of runs."""
-
-    id: int
-    name: str
-    recipe: str
-    state: str
-    tone: str
-    started_at: float
-    duration: str
-    policies: Sequence["PolicySummary"]
-    simulated: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicySummary:
-    """Latest figures of one policy."""
-
-    policy: str
-    steps: str
-    version: str
-    reward: str
-    wait: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """A named property of a run."""
-
-    label: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
     """View model of one run. A live run uses its newest report, a past run its last recorded one."""
 
-    row: RunRow
+    row: RunRecord
+    state: str
     policy: str
-    policies: tuple[str, ...]
-    facts: tuple[Fact, ...]
+    policies: tuple[PolicyFigures, ...]
+    facts: tuple[tuple[str, str], ...]
     balances: tuple[CountBalance, ...]
     episodes: tuple[tuple[str, tuple[CountEntry, ...]], ...]
     charts: dict[str, PanelView]
@@ -145,22 +112,6 @@ class RunHistory:
     """Requested range; None for the whole run."""
 
 
-def run_row(record: RunRecord, state: str) -> RunRow:
-    """Returns a record as the head of its page."""
-    report = report_from_json(record.report_json)
-    return RunRow(
-        id=record.id or 0,
-        name=record.name,
-        recipe=record.recipe,
-        state=state,
-        tone=TONES[state],
-        started_at=record.started_at,
-        duration=formats.duration(record.last_at - record.started_at),
-        policies=[_policy_summary(stream) for stream in report.streams],
-        simulated=bool(report.simulated),
-    )
-
-
 def run_view(
     record: RunRecord, past: RunHistory, *, policy: str, live: Report | None, dataflow: str, state: str
 ) -> RunView:
@@ -179,9 +130,10 @@ def run_view(
     has_steps = stream is not None and stream.training.steps > 0
     policy_id, fed = stream.policy if stream else "", fed_below(live)
     return RunView(
-        row=run_row(record, state),
+        row=record,
+        state=state,
         policy=policy_id,
-        policies=tuple(stream.policy for stream in streams),
+        policies=tuple(map(policy_figures, streams)),
         facts=_facts(record, recorded, live, stream, dataflow),
         balances=(
             *(flow_balance(flow, kinds) for flow in flows),
@@ -276,40 +228,23 @@ def _lag_columns(past: RunHistory, *, has_steps: bool) -> dict[str, Any]:
     )
 
 
-def _policy_summary(stream: StreamReport) -> PolicySummary:
-    has_steps = stream.training.steps > 0
-    return PolicySummary(
-        policy=stream.policy,
-        steps=formats.count(stream.training.steps),
-        version=f"v{stream.version}",
-        reward=formats.reward(_reward(stream)),
-        wait=formats.percent(stream.training.wait_fraction) if has_steps else formats.MISSING,
-    )
-
-
-def _reward(stream: StreamReport) -> float | None:
-    """Returns the mean reward of the last ten steps, as the charts show it."""
-    latest = stream.training.rewards[-AVERAGED_STEPS:]
-    return sum(latest) / len(latest) if latest else None
-
-
 def _facts(
     record: RunRecord, recorded: RecordedReport, live: Report | None, stream: StreamReport | None, dataflow: str
-) -> tuple[Fact, ...]:
+) -> tuple[tuple[str, str], ...]:
     facts = [
-        Fact(label="Recipe", value=record.recipe or "unnamed"),
-        Fact(label="Dataflow", value=dataflow),
-        Fact(label="Simulated", value=", ".join(recorded.simulated) or "nothing"),
-        Fact(label="Flows", value=", ".join(flow.id for flow in recorded.flows)),
+        ("Recipe", record.recipe or "unnamed"),
+        ("Dataflow", dataflow),
+        ("Simulated", ", ".join(recorded.simulated) or "nothing"),
+        ("Flows", ", ".join(flow.id for flow in recorded.flows)),
     ]
     if stream is not None:
         facts += [
-            Fact(label="Batch", value=formats.several(stream.batch_groups, "group")),
-            Fact(label="Staleness bound", value=formats.several(stream.max_staleness, "version")),
-            Fact(label="Batching", value=stream.batching.sentence if stream.batching else formats.MISSING),
-            Fact(label="Batches redelivered", value=formats.count(stream.training.redelivered)),
+            ("Batch", formats.several(stream.batch_groups, "group")),
+            ("Staleness bound", formats.several(stream.max_staleness, "version")),
+            ("Batching", stream.batching.sentence if stream.batching else formats.MISSING),
+            ("Batches redelivered", formats.count(stream.training.redelivered)),
         ]
     if live is not None:
         engines = sorted({f"{node.facts.engine} on {node.facts.hardware}" for node in live.nodes})
-        facts.append(Fact(label="Engines", value=formats.shortened("; ".join(engines), at_most=160) or "no node yet"))
+        facts.append(("Engines", formats.shortened("; ".join(engines), at_most=160) or "no node yet"))
     return tuple(facts)
