@@ -142,10 +142,8 @@ class HuggingFaceTokenizer:
     def decode(self, ids: Int32Array, *, keep_special_tokens: bool = False) -> str:
         """Returns the text of the ids as the model wrote it, whatever the tokenizer's configuration says about
         spaces."""
-        if not keep_special_tokens:
-            ids = ids[~np.isin(ids, self._hidden_tokens)]
-        text = self._tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return str(text)
+        shown = [token for token in ids.tolist() if keep_special_tokens or token not in self._hidden_tokens]
+        return str(self._tokenizer.decode(shown, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def formatted(self, messages: Sequence[Message]) -> Sequence[Mapping[str, Any]]:
         """Returns messages as the chat template expects them."""
@@ -184,11 +182,10 @@ class HuggingFaceTokenizer:
             return False
 
     @cached_property
-    def _hidden_tokens(self) -> Int32Array:
+    def _hidden_tokens(self) -> frozenset[int]:
         """Special tokens that are no part of a text."""
         added = self._tokenizer.added_tokens_decoder.items()
-        hidden = [index for index, token in added if token.special and str(token) not in self.visible_tokens]
-        return np.array(hidden, dtype=np.int32)
+        return frozenset(index for index, token in added if token.special and str(token) not in self.visible_tokens)
 
     @cached_property
     def _end_token(self) -> int | None:
