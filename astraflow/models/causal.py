@@ -27,12 +27,17 @@ _SLIDING = "sliding_attention"
 """Type of the layers with a window, in configurations of transformers."""
 
 
-def load_model(folder: Path, *, attention: str) -> PreTrainedModel:
-    """Loads the model in `folder` (Hugging Face format) with float32 weights. `attention`: `sdpa` or `eager`."""
+def load_model(folder: Path, *, attention: str, config: PretrainedConfig | None = None) -> PreTrainedModel:
+    """Loads the model in `folder` (Hugging Face format) with float32 weights. `attention`: `sdpa` or `eager`. config:
+    None for that of the folder."""
     disable_progress_bar()
-    builder = model_builder(AutoConfig.from_pretrained(folder, local_files_only=True))
-    model: PreTrainedModel = builder.from_pretrained(
-        folder, dtype="float32", attn_implementation=requested_attention(attention), local_files_only=True
+    config = config or AutoConfig.from_pretrained(folder, local_files_only=True)
+    model: PreTrainedModel = model_builder(config).from_pretrained(
+        folder,
+        config=config,
+        dtype="float32",
+        attn_implementation=requested_attention(attention),
+        local_files_only=True,
     )
     freeze_unused(model)
     return model

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,12 +20,14 @@ from astraflow.models.tagged_calls import TaggedCallsTokenizer, has_tagged_calls
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.config.toml import read_json
 from astraflow.runtime.folders.data_root import RemoteSource, SourceKind, is_hub_name
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _WEIGHT_FILES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf")
+_CONFIG = "config.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
@@ -48,6 +50,11 @@ class HuggingFaceOptions(Config):
     renderer: Annotated[str, SettableBy.RECIPE] = ""
     """Chat format of the package `renderers` (`pip install astraflow[renderers]`), such as `llama-3` or `kimi-k2`, for
     models whose calls of tools have a form of their own; empty: the chat template of the tokenizer."""
+
+    context_tokens: int | None = Field(default=None, ge=1)
+    """Longest sequence of the run, for models whose rotary factors depend on the length (rope types `longrope` and
+    `dynamic`): trainer, engines and exports use the factors of this length for all sequences. None: the length in
+    config.json. Other models ignore it."""
 
     location_option: ClassVar[str] = "path"
 
@@ -132,26 +139,38 @@ class HuggingFaceModel:
         return self._folder()
 
     def write_server_files(self, folder: Path) -> None:
-        """Copies all files but the weights. These are published without the quantisation of a checkpoint (GPT-OSS)."""
+        """Copies all files but the weights. These are published without the quantisation of a checkpoint (GPT-OSS), and
+        rotary factors are fixed."""
         for file in self._folder().iterdir():
             if file.is_file() and not file.name.endswith(_WEIGHT_FILES):
                 shutil.copy(file, folder / file.name)
-        config = folder / "config.json"
-        values = json.loads(config.read_text())
-        if values.pop("quantization_config", None) is not None:
-            config.write_text(json.dumps(values, indent=2))
+        written = read_json(folder / _CONFIG)
+        _, fixed = self._read_config()
+        values = {name: value for name, value in (fixed or written).items() if name != "quantization_config"}
+        if values != written:
+            (folder / _CONFIG).write_text(json.dumps(values, indent=2))
 
     def load(self, folder: Path) -> PreTrainedModel:
         """Returns the model with the weights of a prepared folder, in float32."""
         from astraflow.models.causal import load_model
 
-        return load_model(folder, attention=self._options.attention)
+        return load_model(folder, attention=self._options.attention, config=self._config())
 
     def _config(self) -> PretrainedConfig:
+        config, fixed = self._read_config()
+        return config if fixed is None else type(config).from_dict(fixed)
+
+    def _read_config(self) -> tuple[PretrainedConfig, dict[str, Any] | None]:
+        """Returns the configuration, and the values of its file with fixed rotary factors; None where they are."""
         from transformers import AutoConfig
 
-        config: PretrainedConfig = AutoConfig.from_pretrained(self._folder(), local_files_only=True)
-        return config
+        from astraflow.models.rotary import with_fixed_factors
+
+        folder = self._folder()
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
+        written = read_json(folder / _CONFIG)
+        fixed = with_fixed_factors(config, written, self._options.context_tokens)
+        return config, None if fixed == written else fixed
 
     def _folder(self) -> Path:
         folder = Path(self._options.path).expanduser()

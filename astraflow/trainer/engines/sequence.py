@@ -126,6 +126,7 @@ def _layer_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     sequence_plans: tuple[Plans, SequenceGroup] | None = None,
+    s_aux: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Computes one layer as transformers calls it: `[1, heads, width, head size]` -> `[1, width, heads, head size]`."""
@@ -135,7 +136,7 @@ def _layer_attention(
     plan = plan_of_layer(plans, module, options)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     flat = [part[0].transpose(0, 1) for part in (query, key, value)]
-    return _sequence_attention(plan, *flat, scale=scale, group=group)[None], None
+    return _sequence_attention(plan, *flat, scale=scale, group=group, sinks=s_aux)[None], None
 
 
 AttentionInterface.register(_IMPLEMENTATION, _layer_attention)
@@ -160,16 +161,18 @@ def _sequence_attention(
     *,
     scale: float,
     group: SequenceGroup,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Returns `packed_attention` of the whole pack, for this rank's slice. Collective in the group.
 
-    query: `[width, heads, head size]` of the slice; key, value: with their own number of heads.
+    query: `[width, heads, head size]` of the slice; key, value: with their own number of heads. sinks: of all heads.
     """
     if key.shape[1] < group.ranks:  # each key head goes to several ranks
         repeats = group.ranks // key.shape[1]
         key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
     query, key, value = (_to_heads(part, group) for part in (query, key, value))
-    return _to_tokens(packed_attention(plan, query, key, value, scale=scale), group)
+    own_sinks = None if sinks is None else sinks.chunk(group.ranks)[group.rank]
+    return _to_tokens(packed_attention(plan, query, key, value, scale=scale, sinks=own_sinks), group)
 
 
 def _gathered(own: Tensor, inputs: SliceInputs, group: SequenceGroup) -> Tensor:

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import (
     AutoModelForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     PreTrainedModel,
     Qwen3Config,
     Qwen3ForCausalLM,
@@ -65,7 +67,8 @@ class Case:
     """Name in `PLAIN_LOSSES`."""
     lora_rank: int = 0
     """Rank of adapters, which then are all that is trained, and whose base is the reference; 0 for none."""
-
+    has_sinks: bool = False
+    """A GPT-OSS instead of a Qwen3."""
     batching: str | None = None
     """Value of `Batching`; None for the fastest."""
     is_hybrid: bool = False
@@ -97,15 +100,18 @@ def model_of(case: Case) -> PreTrainedModel:
     hybrid: Any = CONFIG_MAPPING["qwen3_5_text"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model: PreTrainedModel = (
-            AutoModelForCausalLM.from_config(hybrid(layer_types=types, **linear, **sizes))
-            if case.is_hybrid
-            else Qwen3MoeForCausalLM(
-                Qwen3MoeConfig(moe_intermediate_size=32, num_experts=case.experts, num_experts_per_tok=2, **sizes)
+        model: PreTrainedModel
+        if case.is_hybrid:
+            model = AutoModelForCausalLM.from_config(hybrid(layer_types=types, **linear, **sizes))
+        elif case.has_sinks:
+            model = GptOssForCausalLM(
+                GptOssConfig(num_local_experts=3, num_experts_per_tok=2, sliding_window=6, **sizes)
             )
-            if case.experts
-            else Qwen3ForCausalLM(Qwen3Config(**sizes))
-        )
+        elif case.experts:
+            sizes |= {"moe_intermediate_size": 32, "num_experts": case.experts, "num_experts_per_tok": 2}
+            model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes))
+        else:
+            model = Qwen3ForCausalLM(Qwen3Config(**sizes))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter.to(torch.bfloat16))
@@ -145,7 +151,7 @@ def reference_gradient(case: Case, batch: Batch) -> dict[str, Tensor]:
     logits, in float64; with adapters and a reference also that of k3 to the model without them."""
     model: Any = model_of(case)
     weights = named_weights(model)
-    if case.experts:
+    if case.experts or case.has_sinks:
         model.set_experts_implementation("eager")  # the others cannot compute in float64
     if case.lora is not None:
         model, weights = peft_adapters(model, case.lora)

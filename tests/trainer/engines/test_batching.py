@@ -13,6 +13,8 @@ from torch import Tensor
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     PreTrainedModel,
     Qwen3Config,
     Qwen3ForCausalLM,
@@ -52,6 +54,9 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES)),
     "cohere": lambda: CohereForCausalLM(CohereConfig(**SIZES, logit_scale=0.25)),
     "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, sliding_window=4, query_pre_attn_scalar=8)),
+    "gpt-oss": lambda: GptOssForCausalLM(
+        GptOssConfig(**SIZES, num_local_experts=2, num_experts_per_tok=1, sliding_window=4)
+    ),
     "qwen3-next": lambda: Qwen3NextForCausalLM(
         Qwen3NextConfig(
             **SIZES,
@@ -148,17 +153,20 @@ def positions_of(segment: Segment) -> Tensor:
     return torch.arange(first, first + segment.end - segment.begin)
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_rows_compute_values_and_gradients_of_each_sequence_alone(kind: str) -> None:
+CASES = [*((kind, Batching.ROWS) for kind in MODELS), ("qwen3", Batching.PACKED), ("gpt-oss", Batching.PACKED)]
+
+
+@pytest.mark.parametrize(("kind", "batching"), CASES)
+def test_values_and_gradients_are_those_of_each_sequence_alone(kind: str, batching: Batching) -> None:
     model = model_of(kind)
     expected = reference(model, SEQUENCES, SCORED_FROM)
     expected_gradient = gradient(model, expected)
     scorer = Scorer(model, CPU)
 
-    choice = choose_batching(scorer, (Batching.ROWS,), setting="")
+    choice = choose_batching(scorer, (batching,), setting="")
     scores = scorer.train()(scorer.inputs(pack_sequences(SEQUENCES, SCORED_FROM)))
 
-    assert choice.batching is Batching.ROWS
+    assert choice.batching is batching
     assert isinstance(scorer.head, TargetHead)
     assert float((scores.logprobs - expected).detach().abs().max()) < BOUND
     difference = gradient(model, scores.logprobs) - expected_gradient

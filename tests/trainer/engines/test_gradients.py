@@ -82,6 +82,7 @@ CASES = [
     Case(sequence_ranks=2, has_reference=True),
     Case(sequence_ranks=2, replicas=2, is_tied=False, recompute="full", has_critic=True),
     Case(sequence_ranks=4),
+    Case(sequence_ranks=2, has_sinks=True),
     Case(lora_rank=4, has_reference=True, published="bfloat16"),
     Case(lora_rank=4, is_bfloat16=True, published="bfloat16"),
     Case(lora_rank=4, replicas=2, syncs_each_pack=True, is_tied=False, recompute="full"),

@@ -4,6 +4,9 @@ Every token attends to two sets of keys at most: earlier tokens of its segment, 
 blocks by a fused kernel that also returns the logarithm of the sum of exponentials; blocks are merged by it. In the
 backward pass each block's kernel receives the merged output and the merged logarithm, which makes its probabilities
 those of the whole softmax, so the gradients of the blocks add up.
+
+A sink, as in GPT-OSS, is a score of each head that every query has beside those of its keys, with a value of 0: one
+more term of the softmax's denominator, added when all blocks are merged.
 Source: Liu et al., "Ring Attention with Blockwise Transformers", arXiv:2310.01889; Dao, "FlashAttention-2",
 arXiv:2307.08691.
 """
@@ -24,7 +27,7 @@ from astraflow.trainer.engines.attention.varlen import VarlenKernel
 from astraflow.trainer.engines.base import Segment
 from astraflow.trainer.engines.phase_timer import timed
 
-_UNSUPPORTED = ("softcap", "s_aux", "position_bias")
+_UNSUPPORTED = ("softcap", "position_bias")
 """Options of transformers' attention that change the scores."""
 
 Plans: TypeAlias = Mapping[int | None, AttentionPlan]
@@ -70,6 +73,7 @@ def _layer_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     attention_plans: Plans | None = None,
+    s_aux: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Computes one layer as transformers calls it: `[1, heads, width, head size]` -> `[1, width, heads, head size]`."""
@@ -78,6 +82,8 @@ def _layer_attention(
         unsupported.append("a mask")
     if dropout:
         unsupported.append("dropout")
+    if s_aux is not None and attention_plans is None:
+        unsupported.append("sinks without a plan")
     if unsupported:
         raise InvalidInput(
             f"cannot compute a {type(module).__name__} layer over packs: its attention has {', '.join(unsupported)}, "
@@ -89,7 +95,8 @@ def _layer_attention(
         output = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
         return output.transpose(1, 2), None
     flat = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
-    return packed_attention(plan_of_layer(attention_plans, module, options), *flat, scale=scale)[None], None
+    plan = plan_of_layer(attention_plans, module, options)
+    return packed_attention(plan, *flat, scale=scale, sinks=s_aux)[None], None
 
 
 AttentionInterface.register(PackAttention.name, _layer_attention)
@@ -107,23 +114,28 @@ def plan_of_layer(plans: Plans, module: nn.Module, options: Mapping[str, Any]) -
     return plans[window]
 
 
-def packed_attention(plan: AttentionPlan, query: Tensor, key: Tensor, value: Tensor, *, scale: float) -> Tensor:
+def packed_attention(
+    plan: AttentionPlan, query: Tensor, key: Tensor, value: Tensor, *, scale: float, sinks: Tensor | None = None
+) -> Tensor:
     """Returns attention over a pack, `[width, heads, head size]`.
 
     query: `[width, heads, head size]`; key, value: `[width, key heads, head size]`, each head for `heads / key heads`
-    adjacent query heads.
+    adjacent query heads. sinks: `[heads]`; None: no head has one.
     """
     repeats = query.shape[1] // key.shape[1]
     if repeats > 1 and not plan[0].takes_grouped_keys:
         key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
-    output: Tensor = _PackedAttention.apply(plan, query, key, value, scale)  # type: ignore[no-untyped-call]  # torch's
+    arguments = (plan, query, key, value, sinks, scale)
+    output: Tensor = _PackedAttention.apply(*arguments)  # type: ignore[no-untyped-call]  # torch's
     return output
 
 
 class _PackedAttention(torch.autograd.Function):
     @staticmethod
     @timed("attention_s")
-    def forward(ctx: Any, plan: AttentionPlan, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def forward(
+        ctx: Any, plan: AttentionPlan, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, scale: float
+    ) -> Tensor:
         if len(plan) == 1:  # over the whole pack, in order
             output, logarithm = plan[0].forward(query, key, value, scale)
             logarithm = logarithm.contiguous()
@@ -138,14 +150,16 @@ class _PackedAttention(torch.autograd.Function):
                     )
                 _write(output, block.positions, outputs)
                 _write(logarithm, block.positions, logarithms)
-        ctx.save_for_backward(query, key, value, output, logarithm)
+        if sinks is not None:
+            output, logarithm = _with_sinks(output, logarithm, sinks)
+        ctx.save_for_backward(query, key, value, output, logarithm, sinks)
         ctx.plan, ctx.scale = plan, scale
         return output
 
     @staticmethod
     @timed("attention_s")
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        inputs = ctx.saved_tensors
+        *inputs, sinks = ctx.saved_tensors
         totals: list[Tensor | None] = [None, None, None]
         for block in ctx.plan:
             parts = block.backward(grads[0], inputs, ctx.scale)
@@ -154,7 +168,20 @@ class _PackedAttention(torch.autograd.Function):
                 owner.added(total, part, len(grads[0]))
                 for owner, total, part in zip(owners, totals, parts, strict=True)
             ]
-        return None, *totals, None
+        sink_gradient = None if sinks is None else _sink_gradient(grads[0], inputs[3], inputs[4], sinks)
+        return None, *totals, sink_gradient, None
+
+
+def _with_sinks(output: Tensor, logarithm: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns output and logarithm of the softmax over all keys and a head's sink."""
+    whole = torch.logaddexp(logarithm, sinks.float())
+    return (output * (logarithm - whole).exp()[..., None]).to(output.dtype), whole
+
+
+def _sink_gradient(grad: Tensor, output: Tensor, logarithm: Tensor, sinks: Tensor) -> Tensor:
+    """Returns the gradient of the sinks, `[heads]`: a larger sink makes the whole output smaller."""
+    shares = (sinks.float() - logarithm).exp()
+    return -(shares * (grad.float() * output.float()).sum(-1)).sum(0).to(sinks.dtype)
 
 
 def _part(values: Tensor, positions: Tensor | slice | None) -> Tensor:

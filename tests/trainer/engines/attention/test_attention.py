@@ -50,9 +50,16 @@ WINDOWS = st.sampled_from([None, 1, 2, 7, 140, 1000])
 
 
 def dense(
-    query: Tensor, key: Tensor, value: Tensor, segments: Sequence[Segment], scale: float, window: int | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    segments: Sequence[Segment],
+    scale: float,
+    window: int | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    """Returns attention with the mask that the segments describe, in a window of positions of the trajectory."""
+    """Returns attention with the mask that the segments describe, in a window of positions of the trajectory. sinks:
+    scores of a key without a value that every query sees."""
     width = len(query)
     mask = torch.zeros(width, width, dtype=torch.bool)
     for segment in segments:
@@ -65,6 +72,12 @@ def dense(
             mask[own, own] &= torch.ones(length, length, dtype=torch.bool).triu(1 - window)
             query_positions, keys = torch.arange(prefix, prefix + length), torch.arange(prefix)
             mask[own, segment.prefix_begin : segment.prefix_end] &= query_positions[:, None] - keys < window
+    if sinks is not None:
+        repeats = query.shape[1] // key.shape[1]
+        scores = torch.einsum("qhd,khd->hqk", query, key.repeat_interleave(repeats, dim=1)) * scale
+        scores = torch.cat([scores.masked_fill(~mask, -torch.inf), sinks[:, None, None].expand(-1, width, 1)], -1)
+        shares = scores.softmax(-1)[..., :-1]
+        return torch.einsum("hqk,khd->qhd", shares, value.repeat_interleave(repeats, dim=1))
     query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=True)[0].transpose(
         0, 1
@@ -80,19 +93,27 @@ def assert_same_with_gradients(actual: Tensor, expected: Tensor, weight: Tensor,
 
 @pytest.mark.long
 @settings(max_examples=40, deadline=None)
-@given(segments=segments(), key_heads=st.sampled_from([1, 2, 4]), seed=st.integers(0, 99), window=WINDOWS)
+@given(
+    segments=segments(),
+    key_heads=st.sampled_from([1, 2, 4]),
+    seed=st.integers(0, 99),
+    window=WINDOWS,
+    has_sinks=st.booleans(),
+)
 def test_attention_and_its_gradients_equal_those_of_a_dense_mask(
-    segments: list[Segment], key_heads: int, seed: int, window: int | None
+    segments: list[Segment], key_heads: int, seed: int, window: int | None, has_sinks: bool
 ) -> None:
     random = torch.Generator().manual_seed(seed)
     width = segments[-1].end
     shapes = [(width, 4, 16), (width, key_heads, 16), (width, key_heads, 16)]
     query, key, value = ((torch.randn(shape, generator=random) * 2).requires_grad_() for shape in shapes)
     weight = torch.randn(shapes[0], generator=random)
+    sinks = (torch.randn(4, generator=random) * 3).requires_grad_() if has_sinks else None
 
-    packed = packed_attention(KERNEL.plan(segments, CPU, window), query, key, value, scale=0.25)
+    packed = packed_attention(KERNEL.plan(segments, CPU, window), query, key, value, scale=0.25, sinks=sinks)
 
-    assert_same_with_gradients(packed, dense(query, key, value, segments, 0.25, window), weight, (query, key, value))
+    inputs = (query, key, value) if sinks is None else (query, key, value, sinks)
+    assert_same_with_gradients(packed, dense(query, key, value, segments, 0.25, window, sinks), weight, inputs)
 
 
 def sequences(query_ends: Tensor, key_ends: Tensor) -> list[tuple[slice, slice]]:
@@ -272,13 +293,15 @@ def slow_cudnn_backward(
     key_heads=st.sampled_from([1, 2, 4]),
     window=WINDOWS,
     cudnn_pairs=st.sampled_from([None, 1, 9, 17_000]),
+    has_sinks=st.booleans(),
 )
 def test_gpu_kernels_get_sequences_and_their_results_are_merged(
-    segments: list[Segment], key_heads: int, window: int | None, cudnn_pairs: int | None
+    segments: list[Segment], key_heads: int, window: int | None, cudnn_pairs: int | None, has_sinks: bool
 ) -> None:
     width = segments[-1].end
     query, key, value = (torch.randn(width, heads, 8).requires_grad_() for heads in (4, key_heads, key_heads))
     weight = torch.randn(width, 4, 8)
+    sinks = torch.randn(4).requires_grad_() if has_sinks else None
     kernel = VarlenKernel(cudnn_pairs=cudnn_pairs)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -287,9 +310,10 @@ def test_gpu_kernels_get_sequences_and_their_results_are_merged(
         patch.setattr(cudnn_attention, "cudnn_forward", slow_cudnn_forward)
         patch.setattr(cudnn_attention, "cudnn_backward", slow_cudnn_backward)
 
-        packed = packed_attention(kernel.plan(segments, CPU, window), query, key, value, scale=0.3)
+        packed = packed_attention(kernel.plan(segments, CPU, window), query, key, value, scale=0.3, sinks=sinks)
 
-        assert_same_with_gradients(packed, dense(query, key, value, segments, 0.3, window), weight, (query, key, value))
+        inputs = (query, key, value) if sinks is None else (query, key, value, sinks)
+        assert_same_with_gradients(packed, dense(query, key, value, segments, 0.3, window, sinks), weight, inputs)
 
 
 def test_padding_does_not_affect_gradients() -> None:
