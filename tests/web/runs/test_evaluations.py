@@ -7,7 +7,7 @@ import pytest
 from astraflow.contract.ids import NodeId
 from astraflow.contract.reports.evaluations import EvaluationState
 from tests import make
-from web.runs.evaluations import evaluation_tables
+from web.runs.evaluations import EvaluationTable
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,4 @@ def test_a_running_round_names_the_nodes_that_it_reserves(nodes: tuple[str, ...]
         make.round_report(state=EvaluationState.RUNNING), reserved_nodes=tuple(NodeId(node) for node in nodes)
     )
 
-    (table,) = evaluation_tables([report])
-
-    assert table.rows[0].note == note
+    assert EvaluationTable.note(report) == note
