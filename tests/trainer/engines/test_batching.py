@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -32,6 +32,7 @@ from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.scoring import scorer as scorer_module
 from astraflow.trainer.engines.scoring.choice import choose_batching
 from astraflow.trainer.engines.scoring.head import LogitsHead, TargetHead
+from astraflow.trainer.engines.scoring.noise import disable_noise
 from astraflow.trainer.engines.scoring.scorer import Scorer
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.packing import pack_sequences
@@ -213,6 +214,22 @@ def test_dropout_is_off_in_the_training_pass() -> None:
     trained, scored = (scorer.train(mode)(scorer.inputs(pack)).logprobs for mode in (True, False))
 
     torch.testing.assert_close(trained, scored, rtol=0, atol=1e-6)
+
+
+def test_rates_of_dropout_and_routers_are_0_except_those_of_adapters() -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention_dropout, self.router_jitter_noise, self.scale = 0.1, 0.2, 0.3
+            self.residual = nn.Dropout(0.4)
+            self.lora_dropout = nn.ModuleDict({"default": nn.Dropout(0.5)})
+
+    layer = Layer()
+    disable_noise(layer)
+
+    assert (layer.attention_dropout, layer.router_jitter_noise, layer.residual.p) == (0, 0, 0)
+    assert layer.scale == 0.3
+    assert vars(layer.get_submodule("lora_dropout.default"))["p"] == 0.5
 
 
 def test_a_random_training_pass_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
