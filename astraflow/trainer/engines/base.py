@@ -38,13 +38,8 @@ class Batching(Enum):
     ROWS = "rows"
     """Every trajectory whole, padded at the right. Every causal model."""
 
-    @property
-    def shares_prompts(self) -> bool:
-        """True if a prompt that a group shares is computed once."""
-        return self is not Batching.ROWS
 
-
-_PASS_TOKENS = 512
+PASS_TOKENS = 512
 """Padding that a further forward pass is worth: about what its fixed time would compute on a GPU. Tokens."""
 
 
@@ -53,10 +48,20 @@ def rows_of_one_pass(lengths: Sequence[int]) -> int:
     count = len(lengths)
     while count > 1:
         saved = [(lengths[0] - lengths[end]) * (count - end) for end in range(1, count)]
-        if max(saved) <= _PASS_TOKENS:
+        if max(saved) <= PASS_TOKENS:
             break
         count = saved.index(max(saved)) + 1
     return count
+
+
+def padded_tokens(lengths: Sequence[int]) -> int:
+    """Returns the tokens of rows, divided into passes by length, with padding."""
+    rest, tokens = sorted(lengths, reverse=True), 0
+    while rest:
+        count = rows_of_one_pass(rest)
+        tokens += count * rest[0]
+        rest = rest[count:]
+    return tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
-from astraflow.trainer.engines.base import Batching, rows_of_one_pass
+from astraflow.trainer.engines.base import Batching, padded_tokens, rows_of_one_pass
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.packing import PackUnit, balanced_parts
 
@@ -46,6 +46,11 @@ def bins_of_ranks(
         )
         for units in divided
     ]
+
+
+def flat_width(units: Sequence[PackUnit]) -> int:
+    """Returns the input tokens of a flat pack."""
+    return sum(unit.width for unit in units)
 
 
 def bins_of_units(
@@ -114,17 +119,17 @@ def even_bins_of_rows(units: Sequence[PackUnit], *, count: int, max_tokens: int)
     return bins + [[] for _ in range(count - len(bins))]
 
 
-def _of_units(width: Callable[[PackUnit], int]) -> BinMethod:
-    """Returns the division of units whose widths add up."""
-    return BinMethod(
-        fewest=partial(bins_of_units, width=width),
-        even=partial(even_bins, width=width),
-        width=lambda units: sum(map(width, units)),
-    )
+def tree_width(units: Sequence[PackUnit]) -> int:
+    """Returns the input tokens of groups whose members are padded, and of single rows that are padded together."""
+    single = [unit.width for unit in units if not unit.prefix_length]
+    return padded_tokens(single) + sum(unit.padded_width for unit in units if unit.prefix_length)
 
 
+_padded = attrgetter("padded_width")
 BINS: Mapping[Batching, BinMethod] = {
-    Batching.PACKED: _of_units(attrgetter("width")),
-    Batching.TREE: _of_units(attrgetter("padded_width")),
+    Batching.PACKED: BinMethod(fewest=bins_of_units, even=even_bins, width=flat_width),
+    Batching.TREE: BinMethod(
+        fewest=partial(bins_of_units, width=_padded), even=partial(even_bins, width=_padded), width=tree_width
+    ),
     Batching.ROWS: BinMethod(fewest=bins_of_rows, even=even_bins_of_rows, width=padded_width),
 }

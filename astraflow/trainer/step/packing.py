@@ -1,6 +1,7 @@
 """Packing of rows into flat forward passes without padding; a prompt that a group shares is in a pack once."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from astraflow.contract.rollouts.trajectories import Int32Array
-from astraflow.trainer.engines.base import Pack, Segment
+from astraflow.trainer.engines.base import PASS_TOKENS, Batching, Pack, Segment, padded_tokens
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.rows import StepRows
 from astraflow.trainer.step.shared_prompts import PromptCluster, prompt_clusters
@@ -31,13 +32,8 @@ class PackUnit:
     """Pairs of a token and a token that it attends to."""
     targets: int
     """Trained tokens."""
-    longest: int = 0
-    """Input tokens of the longest row after the prefix."""
-
-    @property
-    def padded_width(self) -> int:
-        """Input tokens when the rows are padded to the longest after the prefix."""
-        return self.prefix_length + len(self.rows) * self.longest
+    padded_width: int = 0
+    """Input tokens when rows of similar length are padded to the longest of them after the prefix."""
 
     def cost(self, forward: ForwardCost) -> float:
         """Returns the FLOPs of a forward pass."""
@@ -87,6 +83,21 @@ def split_unit(rows: StepRows, unit: PackUnit) -> list[PackUnit]:
 def single_rows(rows: StepRows, units: Iterable[PackUnit]) -> list[PackUnit]:
     """Returns a unit for each row of these units; shared prompts are computed in each."""
     return [_unit(rows, [row], 0) for unit in units for row in unit.rows]
+
+
+def units_of_batching(rows: StepRows, units: Sequence[PackUnit], batching: Batching) -> list[PackUnit]:
+    """Returns the units as a batching computes them: a tree shares the prompts of one length when that saves more
+    tokens than the two passes are worth, one for the prompts and one for the rows that continue them."""
+    if batching is Batching.PACKED:
+        return list(units)
+    saved: Counter[int] = Counter()
+    for unit in units if batching is Batching.TREE else ():
+        saved[unit.prefix_length] += (len(unit.rows) - 1) * unit.prefix_length
+    return [
+        part
+        for unit in units
+        for part in ([unit] if saved[unit.prefix_length] > 2 * PASS_TOKENS else single_rows(rows, [unit]))
+    ]
 
 
 def build_pack(rows: StepRows, units: Sequence[PackUnit]) -> Pack:
@@ -199,7 +210,7 @@ def _unit(rows: StepRows, members: Sequence[int], prefix_length: int) -> PackUni
         width=prefix + sum(own),
         pairs=(prefix * (prefix + 1) + sum(length * (length + 1) for length in own)) // 2 + prefix * sum(own),
         targets=sum(rows.trained_tokens(row) for row in members),
-        longest=max(own),
+        padded_width=prefix + padded_tokens(own),
     )
 
 

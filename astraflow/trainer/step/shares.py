@@ -24,8 +24,8 @@ from astraflow.trainer.step.packing import (
     build_pack,
     imbalance,
     pack_units,
-    single_rows,
     split_unit,
+    units_of_batching,
 )
 from astraflow.trainer.step.rows import StepRows
 
@@ -272,14 +272,14 @@ def plan_step(
     for members in _minibatch_rows(facts.groups, counted, minibatches):
         units = pack_units(rows, members, max_tokens=max_tokens)
         shared_units += units
-        divided = _divided(rows, units if batching.shares_prompts else single_rows(rows, units), data_ranks, cost)
+        divided = _divided(rows, units_of_batching(rows, units, batching), data_ranks, cost)
         bins = bins_of_ranks(divided, max_tokens=max_tokens, cost=cost, batching=batching)
         batches.append((bins, _only(counted, members)))
     bins_by_rank = [[(bins[rank], lengths) for bins, lengths in batches] for rank in range(data_ranks)]
     packs = [units for own in bins_by_rank for bins, _ in own for units in bins]
     units_by_rank = [[unit for bins, _ in own for units in bins for unit in units] for own in bins_by_rank]
     flops = [sum(unit.cost(cost) for unit in units) for units in units_by_rank]
-    needed = [unit for units in packs for unit in units] if batching.shares_prompts else shared_units
+    needed = [unit for units in packs for unit in units] if batching is Batching.PACKED else shared_units
     return Plan(
         shares=tuple(_share(rows, facts, row_advantages, own) for own in bins_by_rank),
         facts=PlanFacts(

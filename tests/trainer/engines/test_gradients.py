@@ -57,7 +57,7 @@ def outcome(rank_group: RankGroup, case: Case, batch: str, *, micro_batch_tokens
         data_ranks=data_ranks,
         micro_batch_tokens=micro_batch_tokens,
         cost=ForwardCost.of_model(model_of(case)),
-        batching=Batching.TREE if case.is_hybrid else Batching(case.batching or Batching.PACKED),
+        batching=Batching.ROWS if case.batching == "rows" else Batching.PACKED,  # which shares short prompts too
     )
     shares = planner.plan(BATCHES[batch]).shares
     messages = [facts_of(case, shares[rank // case.sequence_ranks]) for rank in range(RANKS)]

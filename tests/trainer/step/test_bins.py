@@ -68,3 +68,17 @@ def test_a_plan_of_rows_is_padded_little_and_needs_what_packs_need(data_ranks: i
         for pack in share.optimizer_batches[0].packs
         for segment in pack.segments
     )
+
+
+@pytest.mark.parametrize(("members", "is_shared"), [(8, True), (2, False)])
+def test_a_tree_shares_prompts_where_that_saves_two_passes(members: int, is_shared: bool) -> None:
+    batch = lognormal_batch(rows=16 if is_shared else 4, members=members, seed=1)
+
+    packed = plan_of(batch, data_ranks=1).facts
+    plan = plan_of(batch, data_ranks=1, batching=Batching.TREE)
+
+    segments = [segment for pack in plan.shares[0].optimizer_batches[0].packs for segment in pack.segments]
+    assert any(segment.prefix_end for segment in segments) is is_shared
+    assert plan.facts.tokens == packed.tokens
+    assert plan.facts.training_flops == packed.training_flops
+    assert 0 < plan.facts.padding < 0.2 * plan.facts.width
