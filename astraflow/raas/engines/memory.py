@@ -26,8 +26,6 @@ class ServerMemory:
     cached_tokens: int
     """Tokens that the caches of the GPUs of one server hold, in sequences of the longest length: recurrent states take
     room for each sequence, whatever its length."""
-    sequences: int
-    """Sequences of the longest length that they hold."""
     total: int
     """Share of the GPU that the server takes."""
 
@@ -56,6 +54,4 @@ def server_memory(shape: ModelShape, engine: Mapping[str, Any], *, gpu_bytes: in
     context = int(engine.get("context_tokens", 0)) or shape.context
     per_sequence = 2 * shape.cache_elements * context // parts + shape.state_bytes // size
     cached_tokens = max(0, cache) * context // per_sequence
-    return ServerMemory(
-        weights=weights, cache=cache, cached_tokens=cached_tokens, sequences=cached_tokens // context, total=total
-    )
+    return ServerMemory(weights=weights, cache=cache, cached_tokens=cached_tokens, total=total)
