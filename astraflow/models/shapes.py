@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ class ModelShape:
     """Layers with such a part."""
     has_attention_beside_state: bool = False
     """Layers with a state have attention, too, as in Falcon-H1; otherwise they have the state in its place."""
+    architecture: str = field(default="", compare=False)
+    """Class of transformers; empty if unknown."""
     counted_parameters: int = 0
     """Parameters of a model of another family, counted from its configuration; 0: they follow from the sizes."""
 
@@ -157,6 +159,7 @@ def _qwen3(
         "vocabulary": 151_936,
         "context": 40_960,
         "has_head_norms": True,
+        "architecture": "Qwen3MoeForCausalLM" if "experts" in other else "Qwen3ForCausalLM",
         **other,
     }
     return ModelShape(hidden=hidden, layers=layers, heads=heads, intermediate=intermediate, is_tied=is_tied, **values)
@@ -171,6 +174,7 @@ def _qwen2_5(hidden: int, layers: int, heads: int, kv_heads: int, intermediate: 
         kv_heads=kv_heads,
         intermediate=intermediate,
         has_attention_bias=True,
+        architecture="Qwen2ForCausalLM",
         **values,
     )
 
@@ -189,6 +193,7 @@ def _qwen3_5(hidden: int, layers: int, kv_heads: int, intermediate: int, **other
         context=262_144,
         state=state,
         state_layers=layers * 3 // 4,
+        architecture="Qwen3_5MoeForConditionalGeneration" if "experts" in other else "Qwen3_5ForConditionalGeneration",
         **values,
     )
 
@@ -203,6 +208,7 @@ _LLAMA_3_1_8B = ModelShape(
     vocabulary=128_256,
     is_tied=False,
     context=131_072,
+    architecture="LlamaForCausalLM",
 )
 _GPT_OSS_20B = ModelShape(
     hidden=2880,
@@ -218,6 +224,7 @@ _GPT_OSS_20B = ModelShape(
     active_experts=4,
     has_attention_bias=True,
     has_biases_and_sinks=True,
+    architecture="GptOssForCausalLM",
 )
 
 
@@ -296,7 +303,7 @@ def read_shape(file: Path) -> ModelShape:
     try:
         whole = json.loads(file.read_text())
         config = whole.get("text_config", whole)
-        shape = _shape_of({"tie_word_embeddings": whole.get("tie_word_embeddings"), **config})
+        shape = _shape_of({**whole, **config})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise InvalidInput(
             f"cannot read the sizes of the model in {str(file)!r}: {problem!r}; copy the model's whole config.json",
@@ -328,6 +335,7 @@ def _shape_of(config: Mapping[str, Any]) -> ModelShape:
         has_attention_bias=kind.startswith("qwen2") or bool(config.get("attention_bias")),
         has_head_norms=kind.startswith(("qwen3", "lfm2")),
         has_biases_and_sinks=kind == "gpt_oss",
+        architecture=next(iter(config.get("architectures") or ()), ""),
         **state_values(config),
     )
 

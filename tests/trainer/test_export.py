@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from peft import PeftModel
@@ -19,8 +20,10 @@ from astraflow.cli.main import app
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.values import Json
+from astraflow.contract.weights import Dtype
 from astraflow.models import models
 from astraflow.models.causal import named_weights
+from astraflow.models.published import published_tensors
 from astraflow.trainer import export as export_module
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.shards import local_shards
@@ -30,6 +33,8 @@ from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, Train
 from astraflow.trainer.export import export_checkpoint
 from tests.errors import raises_code
 from tests.make_torch import published_weights
+from tests.snapshots import snapshot_of
+from tests.suites.backend_suite import assert_same
 from tests.trainer.backends.test_local import batch
 
 MODEL: dict[str, Json] = {"kind": "tiny", "hidden_size": 16, "layers": 1, "heads": 2, "intermediate_size": 32}
@@ -195,6 +200,45 @@ def test_adapters_are_exported_merged_or_alone_with_equal_logits(tmp_path: Path,
     assert (tmp_path / "model" / "tokenizer.json").exists()
     assert not (tmp_path / "adapters" / "model.safetensors").exists()
     assert difference < 0.05 * (logits - before).abs().max()  # the sum of base and adapters is rounded to bf16
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        {"family": "qwen35", "layers": 2},
+        pytest.param({"family": "gpt_oss", "layers": 2, "window": 4}, marks=pytest.mark.long),
+        pytest.param({"family": "falcon_h1"}, marks=pytest.mark.long),
+    ],
+    ids=lambda options: options["family"],
+)
+def test_a_family_continues_after_a_stop_and_is_exported_with_the_published_bits(
+    family: dict[str, Json], tmp_path: Path
+) -> None:
+    model = {**MODEL, **family}
+    running, restarted = (backends.build({"kind": "local", "learning_rate": 1e-2}, model, {}, seed=0) for _ in range(2))
+    running.step(batch(1))
+    running.capture().write(tmp_path / "state")
+    restarted.load(tmp_path / "state")
+    for backend in (running, restarted):
+        backend.step(batch(2))
+    assert_same(snapshot_of(running), snapshot_of(restarted))
+    identity = CheckpointIdentity(policy=PolicyId("solver"), model=model, backend="local")
+    store = Checkpoints(tmp_path / "checkpoints", identity, keep=1)
+    published = {name: dtype.value for name, (dtype, _) in restarted.published_shapes.items()}
+    store.save(progress(2), restarted.capture().write, published=published)
+
+    export_checkpoint(store.folder, tmp_path / "model")
+
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="float32")
+    assert_same_bits(published_tensors(exported, Dtype.BF16), snapshot_of(running).tensors)
+    assert torch.isfinite(exported(input_ids=torch.arange(5, 25)[None]).logits).all()
+
+
+def assert_same_bits(tensors: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    assert tensors.keys() == expected.keys()
+    for name, (dtype, shape, bits) in tensors.items():
+        assert (dtype, shape) == expected[name][:2], name
+        assert np.array_equal(bits, expected[name][2]), name
 
 
 def test_adapters_are_not_exported_on_other_weights(

@@ -127,6 +127,10 @@ def _policy_rows(policy: "PolicyPlan") -> Iterator[tuple[str, str]]:
             f"gathered weights and logits {policy.trainer.transient / GIB:.1f}; "
             f"at the start {policy.trainer.start / GIB:.1f})",
         )
+    if policy.batching:
+        yield "batching", policy.batching
+    if policy.served:
+        yield "engine", policy.served
     if policy.server is not None:
         sequences = policy.server.cached_tokens / max(1, policy.context_tokens)
         yield (

@@ -18,6 +18,7 @@ from astraflow.cli.recipes.placement import (
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.shapes import ModelShape, model_shape
 from astraflow.raas.engines.memory import MAX_RANK, SERVERS, ServerMemory, server_memory
+from astraflow.raas.engines.server.families import server_support
 from astraflow.recipe.config import Recipe, adapter_rank, engine_of, trainer_config
 from astraflow.trainer.memory import BFLOAT16, FLOAT32, TrainerMemory
 from astraflow.workflows import workflows
@@ -40,6 +41,10 @@ class PolicyPlan:
     """Per GPU; per process on a CPU."""
     server: ServerMemory | None
     """Per GPU; None for an engine in the node's process."""
+    batching: str
+    """How the trainer computes trajectories, as far as the model's shape tells; empty if it does not choose."""
+    served: str
+    """What is known of the engine's program and the model's class; empty for an engine in the node's process."""
     adapters: str
     """How the engine serves adapters; empty for a policy without them."""
     context_tokens: int
@@ -133,12 +138,39 @@ def _policy_plan(recipe: Recipe, name: str, shape: ModelShape | None, longest: i
         parameters=shape.parameters if shape else None,
         trainer=trainer_use(policy, shape, longest_row=longest),
         server=server_memory(shape, engine, gpu_bytes=gpu_bytes) if shape and has_server else None,
+        batching=_batching(policy.backend, shape),
+        served=_server_support(engine, shape),
         adapters=_adapter_service(recipe, name),
         context_tokens=engine_context(engine, shape),
         batch_rows=rows,
         micro_batch_tokens=setup.micro_batch_tokens,
         longest_row=longest,
         passes_per_update=-(-rows * longest // (updates * pack)),
+    )
+
+
+def _batching(backend: Mapping[str, Any], shape: ModelShape | None) -> str:
+    if backend.get("kind") not in ("local", "fsdp") or shape is None:
+        return ""
+    demanded = backend.get("batching", "auto")
+    if demanded != "auto":
+        return f"{demanded}, which the recipe demands"
+    if shape.counted_parameters:
+        return "the fastest that the check at the start finds exact"
+    parts = {"layers have recurrent states": shape.state is not None, "heads have sinks": shape.has_biases_and_sinks}
+    reasons = " and ".join(part for part, is_so in parts.items() if is_so)
+    if not reasons:
+        return "packed"
+    return f"tree if the check at the start finds it exact, else rows: not packed, since {reasons}"
+
+
+def _server_support(engine: Mapping[str, Any], shape: ModelShape | None) -> str:
+    support = server_support(str(engine.get("kind")), shape.architecture) if shape and shape.architecture else None
+    if support is None or shape is None:
+        return ""
+    verb = "lists" if support.is_listed else "does not list"
+    return f"{engine['kind']} {support.release} {verb} {shape.architecture}" + (
+        f"; {support.note}" if support.note else ""
     )
 
 

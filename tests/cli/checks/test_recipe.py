@@ -36,6 +36,30 @@ def test_every_packaged_recipe_passes_the_dry_run(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "batching", "served"),
+    [
+        ("math", "packed", "sglang 0.5.23 lists Qwen3ForCausalLM"),
+        ("math/qwen35-4b", "recurrent states", "not run by the authors"),
+        ("tool_use/gpt_oss", "sinks", "attention backend with sinks"),
+        ("reverse/falcon_h1", "recurrent states", ""),
+    ],
+)
+def test_the_dry_run_says_how_trainer_and_engine_compute_a_family(name: str, batching: str, served: str) -> None:
+    (policy,) = planned(name).policies
+    assert batching in policy.batching
+    assert served in policy.served
+
+
+def test_states_of_a_hybrid_take_room_for_each_sequence() -> None:
+    (long,), (short,) = (
+        planned("math/qwen35-4b", f"nodes.engine.context_tokens={size}").policies for size in (32768, 16384)
+    )
+    assert long.server is not None
+    assert short.server is not None
+    assert long.server.cached_tokens > 1.1 * short.server.cached_tokens
+
+
+@pytest.mark.parametrize(
     ("name", "overrides", "codes"),
     [
         ("math", ["nodes.engine.devices=['0','1','2','3']"], ["recipe.gpu_too_small"]),
