@@ -28,6 +28,8 @@ TOLERANCE = 1e-5
 
 _ROUNDINGS = 3
 """Changes by rounding that one difference may be as large as: they are measured for one draw."""
+_LARGEST_ROUNDING = 1e-3
+"""Beyond it a change is not rounding: a model draws at random."""
 _ENLARGEMENT = 2.0
 _LARGEST_LOGIT = 10.0
 _PREFIX = 11
@@ -37,6 +39,9 @@ _ALONE = 7
 _GENERATED = 6
 """Tokens of each generated answer."""
 _LIMITS = BatchLimits(sequences=16, cache_tokens=4096, prefill_tokens=4096, prefix_bytes=2**30)
+
+_PROBLEMS = (AstraFlowError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What models raise that do not support a batching."""
 
 Computed: TypeAlias = tuple[Tensor, Tensor]
 """Logprobs `[tokens]`, and the whole gradient `[parameters]` of an uneven sum of them."""
@@ -65,7 +70,7 @@ class Difference:
 
 
 def _allowed(rounding: float) -> float:
-    return max(TOLERANCE, _ROUNDINGS * rounding)
+    return max(TOLERANCE, min(_ROUNDINGS * rounding, _LARGEST_ROUNDING))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +152,7 @@ def _difference(scorer: Scorer, batching: Batching, alone: Computed) -> Differen
         return obstacle
     try:
         return Difference.between(_with_gradient(scorer, lambda: scorer(scorer.inputs(_pack())).logprobs), alone)
-    except (AstraFlowError, AssertionError, AttributeError, KeyError, RuntimeError, TypeError, ValueError) as problem:
+    except _PROBLEMS as problem:
         return f"{type(problem).__name__}: {problem}"
 
 

@@ -217,6 +217,7 @@ def test_a_family_continues_after_a_stop_and_is_exported_with_the_published_bits
     model = {**MODEL, **family}
     running, restarted = (backends.build({"kind": "local", "learning_rate": 1e-2}, model, {}, seed=0) for _ in range(2))
     running.step(batch(1))
+    (tmp_path / "state").mkdir()
     running.capture().write(tmp_path / "state")
     restarted.load(tmp_path / "state")
     for backend in (running, restarted):
@@ -224,13 +225,14 @@ def test_a_family_continues_after_a_stop_and_is_exported_with_the_published_bits
     assert_same(snapshot_of(running), snapshot_of(restarted))
     identity = CheckpointIdentity(policy=PolicyId("solver"), model=model, backend="local")
     store = Checkpoints(tmp_path / "checkpoints", identity, keep=1)
+    store.folder.mkdir()
     published = {name: dtype.value for name, (dtype, _) in restarted.published_shapes.items()}
     store.save(progress(2), restarted.capture().write, published=published)
 
     export_checkpoint(store.folder, tmp_path / "model")
 
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="float32")
-    assert_same_bits(published_tensors(exported, Dtype.BF16), snapshot_of(running).tensors)
+    assert_same_bits(published_tensors(exported, Dtype.BFLOAT16), snapshot_of(running).tensors)
     assert torch.isfinite(exported(input_ids=torch.arange(5, 25)[None]).logits).all()
 
 

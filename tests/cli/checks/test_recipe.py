@@ -51,12 +51,12 @@ def test_the_dry_run_says_how_trainer_and_engine_compute_a_family(name: str, bat
 
 
 def test_states_of_a_hybrid_take_room_for_each_sequence() -> None:
-    (long,), (short,) = (
-        planned("math/qwen35-4b", f"nodes.engine.context_tokens={size}").policies for size in (32768, 16384)
-    )
-    assert long.server is not None
-    assert short.server is not None
-    assert long.server.cached_tokens > 1.1 * short.server.cached_tokens
+    cached_tokens = []
+    for size in (16_384, 32_768):
+        (policy,) = planned("math/qwen35-4b", f"nodes.engine.context_tokens={size}").policies
+        assert policy.server is not None
+        cached_tokens.append(policy.server.cached_tokens)
+    assert cached_tokens[1] > 1.04 * cached_tokens[0]
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def _measured(scorer: Scorer, alone: Sequence[Tensor]) -> _Result:
         return obstacle
     try:
         gap = difference(scorer, alone, is_training=False)
-    except (InvalidInput, AttributeError, TypeError, ValueError, RuntimeError) as problem:
+    except (InvalidInput, AssertionError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as problem:
         text = f"{type(problem).__name__}: {problem}".splitlines()[0]
         return f"the model cannot be computed so: {text[:_TEXT_LENGTH]}"
     if not gap <= tolerance(scorer.model):
