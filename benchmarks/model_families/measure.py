@@ -103,8 +103,8 @@ def measured(family: str) -> FamilyResult:
     """Measures a family."""
     scorer = Scorer(tiny_model(family), torch.device("cpu"))
     choice = _choice(scorer)
-    enlarge(scorer.model)
     scorer.use(None)
+    enlarge(scorer.model)
     alone = _with_gradient(scorer, lambda: _logprobs_alone(scorer.model))
     batchings = {batching: _difference(scorer, batching, alone) for batching in FORWARDS}
     way, engine_difference = _engine(scorer, choice) if isinstance(choice, Batching) else ("", None)

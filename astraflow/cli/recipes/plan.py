@@ -157,11 +157,9 @@ def _batching(backend: Mapping[str, Any], shape: ModelShape | None) -> str:
         return f"{demanded}, which the recipe demands"
     if shape.counted_parameters:
         return "the fastest that the check at the start finds exact"
-    parts = {"layers have recurrent states": shape.state is not None, "heads have sinks": shape.has_biases_and_sinks}
-    reasons = " and ".join(part for part, is_so in parts.items() if is_so)
-    if not reasons:
+    if shape.state is None:
         return "packed"
-    return f"tree if the check at the start finds it exact, else rows: not packed, since {reasons}"
+    return "tree if the check at the start finds it exact, else rows: not packed, since layers have recurrent states"
 
 
 def _server_support(engine: Mapping[str, Any], shape: ModelShape | None) -> str:

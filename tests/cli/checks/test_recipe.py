@@ -40,7 +40,7 @@ def test_every_packaged_recipe_passes_the_dry_run(name: str) -> None:
     [
         ("math", "packed", "sglang 0.5.23 lists Qwen3ForCausalLM"),
         ("math/qwen35-4b", "recurrent states", "not run by the authors"),
-        ("tool_use/gpt_oss", "sinks", "attention backend with sinks"),
+        ("tool_use/gpt_oss", "packed", "attention backend with sinks"),
         ("reverse/falcon_h1", "recurrent states", ""),
     ],
 )
