@@ -9,8 +9,8 @@ from transformers import PreTrainedModel
 from astraflow.models.causal import attention_window
 
 _FULL, _WINDOW, _CHUNKS = "full_attention", "sliding_attention", "chunked_attention"
-_UNMASKED: dict[str, None] = {"linear_attention": None, "conv": None}
-"""Types of layers, in configurations of transformers, that have no attention."""
+_STATES = ("linear_attention", "conv")
+"""Types of layers, in configurations of transformers, that have states instead of attention."""
 
 
 def has_states(model: PreTrainedModel) -> bool:
@@ -35,17 +35,29 @@ class RaggedMasks:
         """Returns the masks of tokens at `positions` `[rows, width]` that attend to the tokens of their rows up to
         themselves, among the first `keys`: one mask, or one for each type of layer."""
         others = torch.arange(keys, device=positions.device)
-        distances = positions[..., None] - others
-        masks = {_FULL: (distances >= 0)[:, None]}
-        if self._window is not None:
-            masks[_WINDOW] = masks[_FULL] & (distances < self._window)[:, None]
-        if self._chunk is not None:
-            masks[_CHUNKS] = masks[_FULL] & (positions[..., None] // self._chunk == others // self._chunk)[:, None]
-        if self._additive_dtype is not None:
-            masks = {name: _additive(mask, self._additive_dtype) for name, mask in masks.items()}
+        masks = self._attention(positions[..., None] >= others, positions, others)
         if len(masks) == 1 or not self._has_types:
             return masks.get(_WINDOW, masks[_FULL])
-        return {**masks, **_UNMASKED}
+        return {**masks, **dict.fromkeys(_STATES)}
+
+    def padded(self, positions: Tensor) -> dict[str, Tensor]:
+        """Returns the masks of rows that are padded at the left, where `positions` `[rows, width]` are negative."""
+        is_token = positions >= 0
+        order = torch.arange(positions.shape[1], device=positions.device)
+        seen = (order[:, None] >= order) & (is_token[:, None] | ~is_token[..., None])  # padding sees itself, so no NaNs
+        return {**self._attention(seen, positions, positions), **dict.fromkeys(_STATES, is_token)}
+
+    def _attention(self, seen: Tensor, positions: Tensor, others: Tensor) -> dict[str, Tensor]:
+        """Returns the masks of layers with attention. seen: `[rows, width, keys]`; others: positions of the keys."""
+        keys = others[..., None, :]
+        masks = {_FULL: seen[:, None]}
+        if self._window is not None:
+            masks[_WINDOW] = (seen & (positions[..., None] - keys < self._window))[:, None]
+        if self._chunk is not None:
+            masks[_CHUNKS] = (seen & (positions[..., None] // self._chunk == keys // self._chunk))[:, None]
+        if self._additive_dtype is not None:
+            masks = {name: _additive(mask, self._additive_dtype) for name, mask in masks.items()}
+        return masks
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

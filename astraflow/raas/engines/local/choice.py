@@ -16,17 +16,20 @@ from astraflow.models.output_head import has_known_head
 from astraflow.raas.engines.local.batcher import Batcher, BatchLimits
 from astraflow.raas.engines.local.lockstep import LockstepBatcher, RecomputingBatcher
 from astraflow.raas.engines.local.sequences import Sequence
-from astraflow.raas.engines.local.slots import SlotBatcher
+from astraflow.raas.engines.local.slots import SlotBatcher, UnpaddedSlotBatcher
 from astraflow.runtime.logs import get_logger
 
 log = get_logger()
 
 _FROM_BEGINNING = "turns of conversations are computed from their beginning"
+_BY_LENGTH = "prompts of each length are computed after one another"
 _LOCKSTEP = f"a step has a forward pass for each length of the running sequences, and {_FROM_BEGINNING}"
 _WHOLE = "each token costs a forward pass over its whole sequence"
 _CANDIDATES: tuple[tuple[type[Batcher], bool, str], ...] = (
     (SlotBatcher, True, ""),
+    (UnpaddedSlotBatcher, True, _BY_LENGTH),
     (SlotBatcher, False, _FROM_BEGINNING),
+    (UnpaddedSlotBatcher, False, f"{_BY_LENGTH}, and {_FROM_BEGINNING}"),
     (LockstepBatcher, False, _LOCKSTEP),
     (RecomputingBatcher, False, _WHOLE),
 )
@@ -52,7 +55,7 @@ def exact_batcher(model: PreTrainedModel, limits: BatchLimits) -> Batcher:
             if reasons:
                 log.warning("engine_batches_slowly", way=kind.way, cost=cost, reasons=reasons)
             return kind(model, replace(limits, prefix_bytes=prefix_bytes))
-        reasons.append(f"{kind.way}: {reason}")
+        reasons.append(f"{kind.__name__}: {reason}")
     raise InvalidInput(
         f"cannot serve a {type(model).__name__} in the engine local_torch: its logprobs are not those of the model "
         f"alone ({'; '.join(reasons)}); check its weights, or use the engine sglang or vllm",

@@ -16,6 +16,7 @@ _ROW_STEP, _WIDTH_STEP = 16, 64
 class _Prefill:
     slots: Tensor
     sources: Tensor
+    columns: Tensor | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +68,11 @@ class SlotCache:
             if len(stored) < self._rows:
                 self._states[name] = torch.cat([stored, stored.new_zeros(self._rows - len(stored), *stored.shape[1:])])
 
-    def begin_prefill(self, slots: Tensor, sources: Tensor) -> None:
-        """Starts a forward pass over whole prompts: slot `slots[i]` receives row `sources[i]`."""
-        self._forward = _Prefill(slots=slots, sources=sources)
+    def begin_prefill(self, slots: Tensor, sources: Tensor, columns: Tensor | None = None) -> None:
+        """Starts a forward pass over whole prompts: slot `slots[i]` receives row `sources[i]`.
+
+        columns: columns of the tokens of each row in their order, `[rows, width]`; None from the first on."""
+        self._forward = _Prefill(slots=slots, sources=sources, columns=columns)
 
     def begin_continuation(
         self, slots: Tensor, sources: Tensor, prefixes: Sequence[Prefix], positions: Tensor, longest: int
@@ -91,10 +94,10 @@ class SlotCache:
             self._keys[layer], self._values[layer] = self._empty(keys), self._empty(values)
         stored_keys, stored_values = self._keys[layer], self._values[layer]
         match self._forward:
-            case _Prefill(slots=slots, sources=sources):
+            case _Prefill(slots=slots, sources=sources, columns=columns):
                 width = keys.shape[2]
-                stored_keys[slots, :, :width] = keys[sources]
-                stored_values[slots, :, :width] = values[sources]
+                stored_keys[slots, :, :width] = _ordered(keys, columns)[sources]
+                stored_values[slots, :, :width] = _ordered(values, columns)[sources]
                 return keys, values
             case _Continuation() as forward:
                 all_keys = _joined(keys, [prefix.stored.keys[layer] for prefix in forward.prefixes], forward)
@@ -195,6 +198,13 @@ class SlotCache:
         rows, width = min(len(stored), self._rows), min(stored.shape[2], self._width)
         grown[:rows, :, :width] = stored[:rows, :, :width]
         return grown
+
+
+def _ordered(computed: Tensor, columns: Tensor | None) -> Tensor:
+    """Returns `[rows, heads, width, head size]` with the tokens of these columns, `[rows, width]`, of each row."""
+    if columns is None:
+        return computed
+    return computed.gather(2, columns[:, None, :, None].expand(-1, computed.shape[1], -1, computed.shape[3]))
 
 
 def _joined(computed: Tensor, stored: Sequence[Tensor], forward: _Continuation) -> Tensor:

@@ -26,9 +26,9 @@ from astraflow.raas.engines.local.slot_cache import SlotCache
 class SlotBatcher(Batcher):
     """Batcher whose `running[i]` has slot i of the cache, for models whose attention is full, or in windows or chunks.
 
-    Convolutions and recurrences are computed beside it: padding would change their states, so that prompts of a prefill
-    then have one length. A prompt that begins as an ended sequence does (usually the next turn of its conversation)
-    continues from what that sequence has left.
+    Convolutions and recurrences are computed beside it. Padding behind tokens would change their states, so prompts are
+    then padded at the left, where masked tokens leave a state at zero. A prompt that begins as an ended sequence does
+    (usually the next turn of its conversation) continues from what that sequence has left.
     """
 
     way = "slots"
@@ -42,26 +42,46 @@ class SlotBatcher(Batcher):
         self._prefixes = store(limits.prefix_bytes)
 
     def _prefills(self, joining: list[Joining]) -> Iterable[list[Joining]]:
-        parts = [row for row in joining if not row.prefix], [row for row in joining if row.prefix]
-        if self._has_states:
-            return [rows for part in parts for rows in by_length(part)]
+        fresh, continued = [row for row in joining if not row.prefix], [row for row in joining if row.prefix]
+        parts = [fresh, *(by_length(continued) if self._has_states else [continued])]
         return [rows for rows in parts if rows]
 
     def _prefill(self, first: int, joining: list[Joining]) -> Tensor:
         """Either all joining sequences have a prefix or none has one."""
         rows, numbers = distinct_rows(joining)
-        ids = padded_ids([row.text[-row.computed :] for row in rows])
         sources = self._to_device(numbers)
         slots = torch.arange(first, len(self.running), device=self._device)
         self._cache.reserve(len(self.running), self._longest() + 1)
         prefixes = [row.prefix for row in rows if row.prefix is not None]
+        computed = np.array([row.computed for row in rows])
+        texts = [row.text[-row.computed :] for row in rows]
+        if self._has_states and not prefixes and computed.min() < computed.max():
+            return self._logits_at(*self._padded(texts, slots, sources))[sources]
+        ids = padded_ids(texts)
         if prefixes:
             hidden = self._continued(ids, slots, sources, prefixes, longest=max(len(row.text) for row in rows))
         else:
             self._cache.begin_prefill(slots, sources)
             hidden = hidden_states(self._model, self._to_device(ids), cache=self._cache)
-        ends = np.arange(len(rows)) * ids.shape[1] + np.array([row.computed for row in rows]) - 1
+        ends = np.arange(len(rows)) * ids.shape[1] + computed - 1
         return self._logits_at(hidden, self._to_device(ends))[sources]
+
+    def _padded(self, texts: list[Int32Array], slots: Tensor, sources: Tensor) -> tuple[Tensor, Tensor]:
+        """Runs the model over texts padded at the left; returns its hidden states and the index of each last token."""
+        ids = self._to_device(np.flip(padded_ids([text[::-1] for text in texts]), axis=1).copy())
+        width = ids.shape[1]
+        columns = torch.arange(width, device=self._device)
+        padding = width - self._to_device(np.array([len(text) for text in texts]))[:, None]
+        positions = columns - padding
+        self._cache.begin_prefill(slots, sources, (columns + padding).clamp_(max=width - 1))
+        hidden = hidden_states(
+            self._model,
+            ids,
+            position_ids=positions.clamp(min=0),
+            masks=self._masks.padded(positions),
+            cache=self._cache,
+        )
+        return hidden, torch.arange(1, len(texts) + 1, device=self._device) * width - 1
 
     def _continued(
         self, ids: npt.NDArray[np.int64], slots: Tensor, sources: Tensor, prefixes: list[Prefix], *, longest: int
@@ -117,3 +137,10 @@ class SlotBatcher(Batcher):
 
     def _longest(self) -> int:
         return max(len(sequence.prompt) + len(sequence.tokens) for sequence in self.running)
+
+
+class UnpaddedSlotBatcher(SlotBatcher):
+    """The same with a prefill for each length, for models that do not mask the padding of their states."""
+
+    def _prefills(self, joining: list[Joining]) -> Iterable[list[Joining]]:
+        return [rows for part in super()._prefills(joining) for rows in by_length(part)]

@@ -187,6 +187,21 @@ def test_a_turn_of_a_hybrid_computes_its_new_tokens_only(loop: asyncio.AbstractE
     np.testing.assert_allclose(turn.logprobs, alone(model, turn), rtol=0, atol=1e-5)
 
 
+def test_prompts_of_different_lengths_are_computed_together_for_a_hybrid(loop: asyncio.AbstractEventLoop) -> None:
+    requests, model = Requests(loop), enlarged("qwen3_5_text")
+    widths: list[int] = []
+    hook = model.model.embed_tokens.register_forward_hook(
+        lambda _layer, inputs, _out: widths.append(inputs[0].shape[1])
+    )
+    sequences = [requests.sequence(requests.text(length), 1, key=length) for length in (1, 3, 9, 20)]
+    run(SlotBatcher(model, LIMITS), sequences)
+    hook.remove()
+
+    assert widths == [20]
+    for sequence in sequences:
+        np.testing.assert_allclose(sequence.logprobs, alone(model, sequence), rtol=0, atol=1e-5)
+
+
 def test_a_model_that_nothing_computes_exactly_is_refused() -> None:
     model = enlarged("qwen3")
     model.model.norm.weight.fill_(torch.nan)
