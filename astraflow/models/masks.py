@@ -44,17 +44,19 @@ class RaggedMasks:
         """Returns the masks of rows that are padded at the left, where `positions` `[rows, width]` are negative."""
         is_token = positions >= 0
         order = torch.arange(positions.shape[1], device=positions.device)
-        seen = (order[:, None] >= order) & (is_token[:, None] | ~is_token[..., None])  # padding sees itself, so no NaNs
-        return {**self._attention(seen, positions, positions), **dict.fromkeys(_STATES, is_token)}
+        visible = (order[:, None] >= order) & (
+            is_token[:, None] | ~is_token[..., None]
+        )  # padding sees itself, so no NaNs
+        return {**self._attention(visible, positions, positions), **dict.fromkeys(_STATES, is_token)}
 
-    def _attention(self, seen: Tensor, positions: Tensor, others: Tensor) -> dict[str, Tensor]:
-        """Returns the masks of layers with attention. seen: `[rows, width, keys]`; others: positions of the keys."""
+    def _attention(self, visible: Tensor, positions: Tensor, others: Tensor) -> dict[str, Tensor]:
+        """Returns the masks of layers with attention. visible: `[rows, width, keys]`; others: positions of the keys."""
         keys = others[..., None, :]
-        masks = {_FULL: seen[:, None]}
+        masks = {_FULL: visible[:, None]}
         if self._window is not None:
-            masks[_WINDOW] = (seen & (positions[..., None] - keys < self._window))[:, None]
+            masks[_WINDOW] = (visible & (positions[..., None] - keys < self._window))[:, None]
         if self._chunk is not None:
-            masks[_CHUNKS] = (seen & (positions[..., None] // self._chunk == keys // self._chunk))[:, None]
+            masks[_CHUNKS] = (visible & (positions[..., None] // self._chunk == keys // self._chunk))[:, None]
         if self._additive_dtype is not None:
             masks = {name: _additive(mask, self._additive_dtype) for name, mask in masks.items()}
         return masks
