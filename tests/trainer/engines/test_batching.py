@@ -34,6 +34,7 @@ from astraflow.trainer.engines.scoring.choice import choose_batching
 from astraflow.trainer.engines.scoring.head import LogitsHead, TargetHead
 from astraflow.trainer.engines.scoring.noise import disable_noise
 from astraflow.trainer.engines.scoring.scorer import Scorer
+from astraflow.trainer.engines.sequence import SequenceGroup, SequenceScorer
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.packing import pack_sequences
 from tests.errors import raises_code
@@ -188,6 +189,12 @@ def test_a_demanded_batching_that_is_not_exact_is_refused() -> None:
     spec = EngineSpec(optimizer=OptimizerOptions(), device=CPU, published_dtype=Dtype.FLOAT32, batching=Batching.PACKED)
     with raises_code(InvalidInput, "trainer.batching_not_exact", "linear_attention"):
         LocalEngine(model_of("qwen3-next"), spec)
+
+
+def test_a_model_that_is_not_packed_is_refused_by_sequence_ranks_with_the_setting() -> None:
+    group: Any = SequenceGroup(rank=0, ranks=2, group=None)  # type: ignore[arg-type]  # not reached
+    with raises_code(InvalidInput, "trainer.batching_not_exact", "sequence_ranks = 1"):
+        SequenceScorer(Scorer(model_of("qwen3-next"), CPU), CPU, group)
 
 
 def test_a_head_of_another_form_takes_the_logits_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
