@@ -22,6 +22,7 @@ from tests.fakes.fleet import running_fleet
 from tests.fakes.recorded_run import fill, recorded_archive, run_folder
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, running_web
+from tests.web.launches.test_launching import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 
@@ -209,9 +210,11 @@ async def test_13_the_first_page_without_a_followed_run_is_the_list(review: Revi
         running_web(review.web.directory.parent / "alone", "") as web,
         logged_in_page(chromium, web.login_url) as (page, errors, _),
     ):
-        await page.wait_for_function(
-            "fetch('/runs').then((answer) => answer.text()).then((text) => text.includes('run-1'))"
-        )
+
+        async def is_listed() -> bool:
+            return 'id="run-1"' in await (await page.context.request.get(f"{web.address}/runs")).text()
+
+        await until(is_listed, what="the run in the list")
         await page.goto(web.address)
         await expect(page.get_by_role("heading", name="Runs", level=1)).to_be_visible()
         await expect(page.locator("#run-1")).to_be_visible()
