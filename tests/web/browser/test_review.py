@@ -1,7 +1,8 @@
 """The twenty problems of the review of 2026-11-28, in a real browser; their numbers are in the names of the tests.
 
 Those with a module of their own: 3 (first screen) in tests/web/overview, 7 in test_runs_browser, 9 in
-test_charts_browser, 14 in test_launch_browser, 19 (terminal) in tests/cli.
+test_charts_browser, 13 (pages without a run) in tests/web/test_pages.py, 14 in test_launch_browser, 19 (terminal) in
+tests/cli.
 """
 
 import json
@@ -181,7 +182,11 @@ async def test_11_a_gap_of_a_chart_has_its_reason_in_it_and_in_its_reading(revie
     page = await review.go("/runs/1/charts/wait?x=time")
     over = page.locator(".u-over")
     await expect(over).to_be_attached()
-    await page.wait_for_function("window.words.some((text) => text.startsWith('No report'))")
+
+    async def is_drawn() -> bool:
+        return "No report" in await page.evaluate("window.words")
+
+    await until(is_drawn, what="the reason in the gap")
     gaps = await page.evaluate(GAPS, await page.locator("script[type=module][src*='main.js']").get_attribute("src"))
     assert gaps == [
         {"from": 10, "to": 500, "text": "No report \u00b7 Node lost"},
@@ -203,26 +208,6 @@ async def test_12_lost_nodes_are_one_line_above_those_that_serve(review: Review)
     assert "node-b" not in " ".join(await rows.all_inner_texts())
     review.run.lost.clear()
     await review.fake.advance()
-
-
-async def test_13_the_first_page_without_a_followed_run_is_the_list(review: Review, chromium: Browser) -> None:
-    async with (
-        running_web(review.web.directory.parent / "alone", "") as web,
-        logged_in_page(chromium, web.login_url) as (page, errors, _),
-    ):
-
-        async def is_listed() -> bool:
-            return 'id="run-1"' in await (await page.context.request.get(f"{web.address}/runs")).text()
-
-        await until(is_listed, what="the run in the list")
-        await page.goto(web.address)
-        await expect(page.get_by_role("heading", name="Runs", level=1)).to_be_visible()
-        await expect(page.locator("#run-1")).to_be_visible()
-        await page.goto(f"{web.address}/nodes")
-        assert errors.taken() == []
-        text = await page.locator("main").inner_text()
-        assert "127.0.0.1:1" not in text
-        assert "run" in text
 
 
 @pytest.mark.parametrize(("words", "entry"), [("new run", "New run"), ("drain", "Drain"), ("ended-0001", "ended-0001")])
