@@ -1,8 +1,7 @@
 """The twenty problems of the review of 2026-11-28, in a real browser; their numbers are in the names of the tests.
 
 Those with a module of their own: 3 (first screen) in tests/web/overview, 7 in test_runs_browser, 9 in
-test_charts_browser, 13 (pages without a run) in tests/web/test_pages.py, 14 in test_launch_browser, 19 (terminal) in
-tests/cli.
+test_charts_browser, 14 in test_launch_browser, 19 (terminal) in tests/cli. 13 (first page without a run) has none here.
 """
 
 import json
