@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
@@ -119,17 +118,34 @@ def even_bins_of_rows(units: Sequence[PackUnit], *, count: int, max_tokens: int)
     return bins + [[] for _ in range(count - len(bins))]
 
 
+def tree_bins(units: Sequence[PackUnit], *, max_tokens: int) -> list[list[PackUnit]]:
+    """Divides groups and single rows into bins of their own: rows of similar length are padded together."""
+    groups, singles = _parted(units)
+    return bins_of_units(groups, max_tokens=max_tokens, width=_padded) + bins_of_rows(singles, max_tokens=max_tokens)
+
+
+def even_tree_bins(units: Sequence[PackUnit], *, count: int, max_tokens: int) -> list[list[PackUnit]]:
+    """Divides groups and single rows into `count` bins. count: at least that of `tree_bins`; surplus bins are empty."""
+    groups, singles = _parted(units)
+    rows = len(bins_of_rows(singles, max_tokens=max_tokens))
+    of_groups = even_bins(groups, count=count - rows, max_tokens=max_tokens, width=_padded) if groups else []
+    return of_groups + even_bins_of_rows(singles, count=count - len(of_groups), max_tokens=max_tokens)
+
+
 def tree_width(units: Sequence[PackUnit]) -> int:
     """Returns the input tokens of groups whose members are padded, and of single rows that are padded together."""
-    single = [unit.width for unit in units if not unit.prefix_length]
-    return padded_tokens(single) + sum(unit.padded_width for unit in units if unit.prefix_length)
+    groups, singles = _parted(units)
+    return padded_tokens([unit.width for unit in singles]) + sum(map(_padded, groups))
+
+
+def _parted(units: Sequence[PackUnit]) -> tuple[list[PackUnit], list[PackUnit]]:
+    """Returns the groups with a common prefix, and the single rows."""
+    return [unit for unit in units if unit.prefix_length], [unit for unit in units if not unit.prefix_length]
 
 
 _padded = attrgetter("padded_width")
 BINS: Mapping[Batching, BinMethod] = {
     Batching.PACKED: BinMethod(fewest=bins_of_units, even=even_bins, width=flat_width),
-    Batching.TREE: BinMethod(
-        fewest=partial(bins_of_units, width=_padded), even=partial(even_bins, width=_padded), width=tree_width
-    ),
+    Batching.TREE: BinMethod(fewest=tree_bins, even=even_tree_bins, width=tree_width),
     Batching.ROWS: BinMethod(fewest=bins_of_rows, even=even_bins_of_rows, width=padded_width),
 }

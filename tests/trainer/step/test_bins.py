@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow.trainer.engines.base import Batching
-from astraflow.trainer.step.bins import bins_of_ranks, bins_of_rows, even_bins_of_rows, padded_width
+from astraflow.trainer.step.bins import (
+    bins_of_ranks,
+    bins_of_rows,
+    even_bins_of_rows,
+    even_tree_bins,
+    padded_width,
+    tree_bins,
+    tree_width,
+)
 from astraflow.trainer.step.packing import PackUnit
 from tests.trainer.step.test_shares import COST, lognormal_batch, plan_of
 
@@ -31,6 +39,31 @@ def test_bins_of_rows_hold_every_row_within_the_limit(units: list[PackUnit], ext
         assert all(len(units) <= 1 or padded_width(units) <= LIMIT for units in bins)
     assert len(even) == len(needed) + extra
     assert max(map(padded_width, even), default=0) <= max(map(padded_width, needed), default=0)
+
+
+def group(number: int, prefix: int, longest: int) -> PackUnit:
+    width = prefix + 2 * longest
+    return replace(row(number, width), prefix_length=prefix, padded_width=width, rows=(number, -number))
+
+
+groups = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30)), max_size=8).map(
+    lambda sizes: [group(1000 + number, *size) for number, size in enumerate(sizes)]
+)
+
+
+@given(singles=rows, shared=groups, extra=st.integers(0, 3))
+def test_bins_of_a_tree_hold_groups_or_rows_within_the_limit(
+    singles: list[PackUnit], shared: list[PackUnit], extra: int
+) -> None:
+    units = [*singles, *shared]
+    needed = tree_bins(units, max_tokens=LIMIT)
+    even = even_tree_bins(units, count=len(needed) + extra, max_tokens=LIMIT)
+
+    for bins in (needed, even):
+        assert sorted(unit.rows for part in bins for unit in part) == sorted(unit.rows for unit in units)
+        assert all(len(part) <= 1 or tree_width(part) <= LIMIT for part in bins)
+        assert all(len({unit.prefix_length > 0 for unit in part}) <= 1 for part in bins)
+    assert len(even) == len(needed) + extra
 
 
 @given(divided=st.lists(rows, min_size=1, max_size=4))
