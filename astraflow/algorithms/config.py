@@ -63,6 +63,9 @@ class AlgorithmConfig(Config):
     """Sampling temperature of rollouts. Recorded logprobs and the trainer's are of the tempered distribution."""
     mask_truncated: Annotated[bool, SettableBy.AGENT] = False
     """Exclude trajectories that were cut off at their length limit from loss and means. (DAPO, arXiv:2503.14476)"""
+    balance_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the auxiliary loss that keeps the experts of a mixture evenly used, such as 0.001; it is computed over
+    all tokens of a micro-batch, context included. 0: none. (Switch Transformers, arXiv:2101.03961)"""
     minibatches: int = Field(default=1, ge=1)
     """Optimizer steps per batch."""
     max_mismatch: float | None = Field(default=0.02, gt=0)

@@ -116,6 +116,8 @@ class TokenScores:
     """Values of the critic; only in the critic's own pass."""
     top_logprobs: Tensor | None = None
     """`[tokens, k]`: logprobs of `TokenData.top_tokens`; None unless they were recorded."""
+    balance: Tensor | None = None
+    """Scalar: loss for the balance of experts over all tokens of the micro-batch; None unless asked for."""
 
     @classmethod
     def of_values(cls, values: Tensor) -> TokenScores:

@@ -110,6 +110,12 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             MetricUnit.NUMBER,
             "Norm of the whole gradient before it is clipped, mean over the step's optimizer updates.",
         ),
+        (
+            "balance_loss",
+            "Balance of experts",
+            MetricUnit.NUMBER,
+            "Auxiliary loss of a mixture of experts; the number of experts of a token when all are used evenly.",
+        ),
         ("learning_rate", "Learning rate", MetricUnit.NUMBER, "Learning rate of the last optimizer update."),
         ("updates", "Optimizer updates", MetricUnit.NUMBER, "Number of optimizer updates of the step."),
         (

@@ -52,6 +52,8 @@ class Case:
     temperature: float = 0.8
     entropy_coefficient: float = 0.01
     has_critic: bool = False
+    balance: float = 0.0
+    """Weight of the loss for the balance of experts, which the reference does not have."""
     head: int = 0
     """Most likely tokens of the engine that were recorded, for the loss `reinforce, tis` with centering."""
     lora: LoraOptions | None = None
@@ -73,7 +75,13 @@ class Case:
             loss["fixed_length"] = 7
         advantages = ALGORITHM if self.has_critic else {"advantages": ({"kind": "group_centred"},)}
         return AlgorithmConfig.model_validate(
-            {"loss": loss, "temperature": self.temperature, "minibatches": self.minibatches, **advantages}
+            {
+                "loss": loss,
+                "temperature": self.temperature,
+                "minibatches": self.minibatches,
+                "balance_coefficient": self.balance,
+                **advantages,
+            }
         )
 
 
@@ -215,6 +223,7 @@ def _share_step(case: Case, share: Share) -> tuple[list[Gradients], float]:
             published_dtype=Dtype.FLOAT32,
             needs_reference=False,
             adapters=adapters,
+            balances_experts=case.balance > 0,
             **case.engine_options,
         ),
     )

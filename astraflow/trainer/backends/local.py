@@ -284,6 +284,7 @@ def engine_spec(
         adapters=adapters,
         batching=None if options.batching == "auto" else Batching(options.batching),
         recompute=options.recompute,
+        balances_experts=algorithm.balance_coefficient > 0,
         compile_blocks=options.compile_blocks,
         float8=options.float8,
     )

@@ -21,6 +21,7 @@ from astraflow.models.stored import StoredModel, set_values
 from astraflow.trainer.engines.adapters import base_name, computing_as, constant_weights, trained_weights
 from astraflow.trainer.engines.base import Batching, Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.mesh import GroupRanks, RankMesh
+from astraflow.trainer.engines.scoring.balance import check_routers
 from astraflow.trainer.engines.scoring.choice import BatchingChoice, choose_batching, choose_demanded
 from astraflow.trainer.engines.scoring.options import apply_options
 from astraflow.trainer.engines.scoring.scorer import Scorer
@@ -82,6 +83,8 @@ class FsdpEngine:
         for role, root in roots.items():
             if role not in choices and isinstance(root, _Root):
                 root.follow(policy)
+        if spec.balances_experts:
+            self._balance_experts(policy)
         apply_options(scorers, trained, spec)
         self._trained = {role: roots[role] for role in trained}
         self._frozen = {role: roots[role] for role in frozen}
@@ -134,6 +137,17 @@ class FsdpEngine:
         """Chooses the batching of a scorer whose model has been sharded. Collective. Raises: InvalidInput."""
         choice: BatchingChoice = root.chosen(scorer, demanded)
         return choice
+
+    def _balance_experts(self, policy: Scorer) -> None:
+        """Makes the training pass compute the loss for the balance of experts. Raises: InvalidInput."""
+        check_routers(policy.model)
+        if self._sharding.mesh.sequence is not None:
+            raise InvalidInput(
+                "cannot balance experts with sequence_ranks above 1: no rank has the scores of a whole pack; set "
+                "algorithm.balance_coefficient = 0 or sequence_ranks = 1",
+                code="trainer.balance_of_sequences",
+            )
+        policy.balances_experts = True
 
     def _trained_weights(self, model: PreTrainedModel) -> Mapping[str, nn.Parameter]:
         """Returns the parameters that are trained, by published name."""

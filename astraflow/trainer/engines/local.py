@@ -12,6 +12,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.trainer.engines.adapters import computing_as, constant_weights, trained_weights
 from astraflow.trainer.engines.base import Batching, Layout, ModelRole, Pack, UpdateResult
+from astraflow.trainer.engines.scoring.balance import check_routers
 from astraflow.trainer.engines.scoring.choice import choose_demanded
 from astraflow.trainer.engines.scoring.options import apply_options
 from astraflow.trainer.engines.scoring.scorer import Scorer
@@ -44,6 +45,9 @@ class LocalEngine:
         if teacher is not None:
             self._scorers[ModelRole.TEACHER] = Scorer(teacher, spec.device).requires_grad_(False)
             choose_demanded(self._scorers[ModelRole.TEACHER], None)
+        if spec.balances_experts:
+            check_routers(model)
+            policy.balances_experts = True
         apply_options(self._scorers, self._optimizers, spec)
 
     @property

@@ -34,6 +34,8 @@ class EngineSpec:
     """Batching of the policy; None: the fastest that is exact."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations that the backward pass computes again instead of keeping them."""
+    balances_experts: bool = False
+    """True if the training pass computes the loss for the balance of experts."""
     compile_blocks: bool = False
     """Compiles the blocks of the models."""
     float8: bool = False

@@ -27,6 +27,7 @@ from astraflow.trainer.step.packing import pack_sequences
 
 _UNSUPPORTED = {
     "adapters": None,
+    "balances_experts": False,
     "batching": None,
     "compile_blocks": False,
     "critic": None,

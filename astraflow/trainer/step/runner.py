@@ -127,6 +127,7 @@ class StepRunner:
         """Raises: InvalidInput when the algorithm needs values, but has no critic."""
         self._engine = engine
         self._temperature = algorithm.temperature
+        self._balance = algorithm.balance_coefficient
         self._token_advantages = [token_advantages.build(spec) for spec in algorithm.token_advantages]
         self._names = [f"the token advantage {spec['kind']!r}" for spec in algorithm.token_advantages]
         self._loss_name = f"the loss {algorithm.loss['kind']!r}"
@@ -271,7 +272,10 @@ class StepRunner:
                     sums.add_mismatch(
                         measure_mismatch(scores.logprobs.detach(), part, rows=len(statistics.rows.groups))
                     )
-                return result.loss
+                if scores.balance is None:
+                    return result.loss
+                sums.add({"balance_loss": len(part.row_indices) * scores.balance})
+                return result.loss + self._balance * len(part.row_indices) / max(statistics.tokens, 1) * scores.balance
 
             is_last = number == len(batch.packs)
             engine.learn(pack, micro_batch_loss, role=role, temperature=self._temperature, is_last=is_last)

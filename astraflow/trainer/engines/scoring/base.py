@@ -24,6 +24,8 @@ class PackInputs:
     """int64 `[tokens]`."""
     candidates: Tensor | None = None
     """int64 `[tokens, k]`: `Pack.candidates`."""
+    is_token: Tensor | None = None
+    """bool: False for padding in the flattened `input_ids`; None: there is none."""
     arguments: dict[str, Any]
     """Further keyword arguments of the model."""
 

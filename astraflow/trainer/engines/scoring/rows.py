@@ -32,6 +32,7 @@ class RowsForward(BatchedForward):
             predictors=self.on_device(places[pack.predictors]),
             targets=self.on_device(pack.targets),
             candidates=self.candidates(pack),
+            is_token=self.on_device(torch.arange(width) < torch.tensor([[len(row)] for row in rows])).flatten(),
             arguments={},
         )
 

@@ -1,6 +1,7 @@
 """Scores of a pack's trained tokens: one forward pass of the model in the chosen batching, then the head."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from astraflow.models.output_head import HeadForm, decoder_of
 from astraflow.models.state_cache import recompute_with_states
 from astraflow.trainer.engines.base import Batching, Pack
 from astraflow.trainer.engines.float8 import compute_in_float8
+from astraflow.trainer.engines.scoring.balance import balance_loss
 from astraflow.trainer.engines.scoring.base import BatchedForward, PackInputs
 from astraflow.trainer.engines.scoring.head import Head, TargetHead
 from astraflow.trainer.engines.scoring.noise import disable_noise
@@ -37,6 +39,9 @@ class Scorer(nn.Module):
         disable_noise(model)
         self.model = model
         self.head: Head = TargetHead(HeadForm.of(model.config))
+        self.balances_experts = False
+        """Whether the training pass computes the loss for the balance of experts."""
+        self._router_logits: list[Sequence[Tensor]] = []
         self.device = device
         self._own_attention: str = model.config._attn_implementation
         self.use(batching)
@@ -99,15 +104,26 @@ class Scorer(nn.Module):
     def forward(self, inputs: PackInputs, temperature: float = 1.0) -> TokenScores:
         """Returns the scores of the pack's targets."""
         states = self._forward.states(self._run, inputs)
-        return self.head(self.model.get_output_embeddings(), states, inputs, temperature)
+        scores = self.head(self.model.get_output_embeddings(), states, inputs, temperature)
+        if not self._is_balancing:
+            return scores
+        passes, self._router_logits = self._router_logits, []
+        chosen = self.model.config.get_text_config().num_experts_per_tok
+        return replace(scores, balance=balance_loss(passes, inputs.is_token, chosen=chosen))
+
+    @property
+    def _is_balancing(self) -> bool:
+        return self.balances_experts and self.training
 
     def _run(self, **arguments: Any) -> Tensor:
         arguments = {"use_cache": False, **arguments}
-        if self.head.reads_logits:
-            logits: Tensor = self.model(**arguments).logits
-            return logits
-        hidden: Tensor = decoder_of(self.model)(**arguments).last_hidden_state
-        return hidden
+        if self._is_balancing:
+            arguments["output_router_logits"] = True
+        outputs: Any = (self.model if self.head.reads_logits else decoder_of(self.model))(**arguments)
+        if self._is_balancing:
+            self._router_logits.append(outputs.router_logits)
+        states: Tensor = outputs.logits if self.head.reads_logits else outputs.last_hidden_state
+        return states
 
 
 _KEPT_OPERATIONS = [

@@ -81,6 +81,7 @@ class TreeForward(BatchedForward):
             predictors=self.on_device(places[pack.predictors]),
             targets=self.on_device(pack.targets),
             candidates=self.candidates(pack),
+            is_token=self.on_device(torch.zeros(width, dtype=torch.bool).index_fill_(0, places, True)),
             arguments={},
             passes=tuple(passes),
             parent_rows=tuple(self.on_device(torch.tensor(step.parent_rows, dtype=torch.int64)) for step in passes),
