@@ -1,13 +1,14 @@
 """The twenty problems of the review of 2026-11-28, in a real browser; their numbers are in the names of the tests.
 
 Those with a module of their own: 3 (first screen) in tests/web/overview, 7 in test_runs_browser, 9 in
-test_charts_browser, 14 in test_launch_browser, 19 (terminal) in tests/cli. 13 (first page without a run) has none here.
+test_charts_browser, 14 in test_launch_browser, 19 (terminal) in tests/cli.
 """
 
 import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser, Page, expect
@@ -258,3 +259,24 @@ async def test_20_tables_fit_and_a_phone_has_the_reason_of_decisions_and_all_pag
     await settings.scroll_into_view_if_needed()
     await settings.click()
     await expect(page.get_by_role("heading", name="Settings", level=1)).to_be_visible()
+
+
+async def test_13_without_a_run_the_first_page_is_the_list_and_others_say_what_they_show(
+    tmp_path: Path, chromium: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HOME, str(tmp_path / "home"))
+    _ended_run("ended-0002")
+    async with (
+        running_web(tmp_path / "web", "") as web,
+        logged_in_page(chromium, web.login_url, viewport=LAPTOP) as (page, errors, _),
+    ):
+        await page.goto(web.address)
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
+        for _ in range(20):
+            if await page.get_by_role("link", name="ended-0002").count():
+                break
+            await page.reload()
+        await expect(page.get_by_role("link", name="ended-0002").first).to_be_visible()
+        await page.goto(web.address + "/nodes")
+        await expect(page.get_by_role("main")).to_contain_text("choose one in the list of runs")
+        assert errors.heard == []
