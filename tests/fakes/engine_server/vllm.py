@@ -37,6 +37,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--enable-return-routed-experts", action="store_true")
     parser.add_argument("--enable-lora", action="store_true")
     parser.add_argument("--max-lora-rank", type=int)
+    parser.add_argument("--mamba-ssm-cache-dtype")
     parser.add_argument("--enforce-eager", action="store_true")
     parser.add_argument("--middleware")
     parser.add_argument("--gpu-memory-utilization", type=float)

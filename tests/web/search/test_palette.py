@@ -73,7 +73,6 @@ def found(text: str, viewer: Viewer = ADMIN, sources: PaletteSources = SOURCES) 
         ("kill", "/kill"),
         ("plan a size", "/pools/local#resize-title"),
         ("hold", "/pools/local#override"),
-        ("override", "/pools/local#override"),
         ("drain all", "/pools/local/drain-all"),
         ("export", ""),
         ("long answers", "/runs/7"),
