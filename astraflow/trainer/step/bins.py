@@ -135,7 +135,7 @@ def even_tree_bins(units: Sequence[PackUnit], *, count: int, max_tokens: int) ->
 def tree_width(units: Sequence[PackUnit]) -> int:
     """Returns the input tokens of groups whose members are padded, and of single rows that are padded together."""
     groups, singles = _parted(units)
-    return padded_tokens([unit.width for unit in singles]) + sum(map(_padded, groups))
+    return padded_tokens([unit.width for unit in singles]) + sum(unit.padded_width for unit in groups)
 
 
 def _parted(units: Sequence[PackUnit]) -> tuple[list[PackUnit], list[PackUnit]]:
