@@ -198,7 +198,7 @@ async def stop(launches: LaunchesDep, commands: CommandsDep, name: str, reason: 
 @redirects("/launches/{name}", failed="The run was not resumed")
 async def resume(launches: LaunchesDep, commands: CommandsDep, name: str) -> str:
     """Resumes the run from where it stopped."""
-    return f"{await launch_commands.resume(launches, commands, name, reason=DEFAULT_REASON)} is resuming"
+    return f"The run {await launch_commands.resume(launches, commands, name, reason=DEFAULT_REASON)} is resuming"
 
 
 @router.post("/runs/watch")
