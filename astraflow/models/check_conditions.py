@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import log
 from typing import Any
 
 import torch
@@ -16,14 +17,28 @@ _SHORT_SPAN = 3
 _ENLARGEMENT = 3.0
 """Factor of the results of linear layers in float32: with the small weights of a new model, attention would be nearly
 even, and no bound would show. Element types of fewer bits would lose too many of them."""
+_EVEN = 0.9
+"""Share of the largest entropy above which the logits of a model are nearly even. Trained weights are not enlarged:
+through all layers of a real model rounding would grow to 0.01 nats."""
 
 
 @contextmanager
-def check_conditions(model: PreTrainedModel) -> Iterator[None]:
-    """Gives a model short spans and, in float32, large results of linear layers, without a change of weights."""
-    factor = _ENLARGEMENT if next(model.parameters()).dtype == torch.float32 else 1.0
+def check_conditions(model: PreTrainedModel, device: torch.device) -> Iterator[None]:
+    """Gives a model short spans and, in float32, large results of linear layers where those of its own are small,
+    without a change of weights. device: of the computation."""
+    is_exact = next(model.parameters()).dtype == torch.float32
+    factor = _ENLARGEMENT if is_exact and _is_nearly_even(model, device) else 1.0
     with _short_spans(model), _enlarged(model, factor):
         yield
+
+
+@torch.no_grad()
+def _is_nearly_even(model: PreTrainedModel, device: torch.device) -> bool:
+    """Returns whether the model predicts all tokens nearly alike, as before any training."""
+    ids = torch.arange(8, device=device)[None] % model.config.get_text_config().vocab_size
+    logs = model(input_ids=ids, use_cache=False).logits[0].float().log_softmax(-1)
+    entropy = -(logs.exp() * logs).sum(-1).mean()
+    return float(entropy) > _EVEN * log(logs.shape[-1])
 
 
 @contextmanager

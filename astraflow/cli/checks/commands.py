@@ -164,12 +164,22 @@ def _is_address(target: str) -> bool:
     return target.startswith(("http://", "https://"))
 
 
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Also check how the model in this folder is trained and served; loads it in float32.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Check what this machine can run and which software is missing."""
     from astraflow.cli.checks.doctor import run_checks, table
+    from astraflow.cli.checks.model import model_results
     from astraflow.cli.output import show
 
-    results = run_checks()
+    results = [*run_checks(), *(model_results(model) if model is not None else [])]
     show(results, table, as_json=as_json)
     raise typer.Exit(1 if broken_promises(results) else 0)
 

@@ -73,6 +73,16 @@ class LocalTorchOptions(Config):
     """Random seed; the result of a request then depends only on its id, prompt and weights. None: a random seed. A
     request with a seed of its own does not use it."""
 
+    @property
+    def limits(self) -> BatchLimits:
+        """Limits of a batch."""
+        return BatchLimits(
+            sequences=self.max_sequences,
+            cache_tokens=self.cache_tokens,
+            prefill_tokens=self.prefill_tokens,
+            prefix_bytes=self.prefix_bytes,
+        )
+
 
 @engines.register("local_torch", options=LocalTorchOptions)
 class LocalTorchEngine:
@@ -109,12 +119,7 @@ class LocalTorchEngine:
         self._adapters = UnmergedAdapters(self._model)
         self._coarsening = Coarsening(self._model, options.weights)
         self._tolerance = EXACT if dtype == torch.float32 else ROUNDED
-        self._limits = BatchLimits(
-            sequences=options.max_sequences,
-            cache_tokens=options.cache_tokens,
-            prefill_tokens=options.prefill_tokens,
-            prefix_bytes=options.prefix_bytes,
-        )
+        self._limits = options.limits
         config = self._model.config.get_text_config()
         self._context = min(getattr(config, "max_position_embeddings", options.cache_tokens), options.cache_tokens)
         self._vocab_size = int(config.vocab_size)

@@ -67,7 +67,7 @@ def _reason_against(kind: type[Batcher], model: PreTrainedModel, *, prefix_bytes
     """Returns why the batcher is not exact; None when it is."""
     if kind is not RecomputingBatcher and not has_known_head(model, model.device):
         return "its logits are not a linear layer of its last hidden state, scaled and bounded as configured"
-    with check_conditions(model):
+    with check_conditions(model, model.device):
         try:
             batcher = kind(model, replace(_LIMITS, prefix_bytes=prefix_bytes))
             gaps = np.abs(np.concatenate(_gaps(batcher, model)))

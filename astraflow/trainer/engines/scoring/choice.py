@@ -80,7 +80,7 @@ def choose_batching(scorer: Scorer, allowed: Sequence[Batching] = tuple(Batching
     if has_own_head:
         scorer.head = LogitsHead()
     rejected: dict[Batching, str] = {}
-    with check_conditions(scorer.model):
+    with check_conditions(scorer.model, scorer.device):
         alone = logprobs_alone(scorer)
         for batching in (batching for batching in FORWARDS if batching in allowed):
             scorer.use(batching)
