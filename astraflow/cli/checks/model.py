@@ -11,9 +11,8 @@ def model_results(folder: Path) -> list[CheckResult]:
 
     Loads the model in float32 on the CPU. Raises: InvalidInput for a folder without a model.
     """
-    import torch
-
     from astraflow.models import models
+    from astraflow.models.precision import device_of
     from astraflow.raas.engines.local.choice import exact_batcher
     from astraflow.raas.engines.local_torch import LocalTorchOptions
     from astraflow.trainer.engines.scoring.choice import choose_demanded
@@ -23,7 +22,7 @@ def model_results(folder: Path) -> list[CheckResult]:
     prepared = source.prepare()
     results = []
     try:
-        facts = choose_demanded(Scorer(source.load(prepared), torch.device("cpu")), None).facts
+        facts = choose_demanded(Scorer(source.load(prepared), device_of("cpu")), None).facts
         results.append(_passed("training", f"batching {facts.sentence}; off by {facts.largest_difference:.1e} nats"))
     except InvalidInput as problem:
         results.append(_failed("training", problem))
