@@ -14,7 +14,7 @@ class BatchingFacts:
     reasons: str = ""
     """Why not a faster batching; empty for the fastest."""
     costs: str = ""
-    """What the batching costs; empty for the fastest."""
+    """Cost compared with the fastest batching, as a text; empty for the fastest."""
 
     @property
     def sentence(self) -> str:

@@ -140,7 +140,7 @@ _DISCOUNTS = st.floats(0, 1)
 
 @st.composite
 def token_columns(draw: st.DrawFn, tokens: int) -> TokenColumns:
-    """Draws valid columns of so many tokens: none, the most likely tokens, what sampling kept, or both."""
+    """Draws valid columns of so many tokens: none, or the most likely ones."""
     width = draw(st.integers(1, 3))
     size = tokens * width
     columns: dict[TokenColumn, Any] = {}
@@ -149,10 +149,6 @@ def token_columns(draw: st.DrawFn, tokens: int) -> TokenColumns:
         logprobs = draw(st.lists(st.floats(max_value=-2, width=16, allow_nan=False), min_size=size, max_size=size))
         columns[TokenColumn.TOP_TOKENS] = np.array(ids, "<i4").reshape(tokens, width)
         columns[TokenColumn.TOP_LOGPROBS] = np.array(logprobs, "<f2").reshape(tokens, width)
-    if draw(st.booleans()):
-        masses = draw(st.lists(st.floats(0, 1, width=16), min_size=tokens, max_size=tokens))
-        columns[TokenColumn.KEPT_TOKENS] = np.full((tokens, 1), draw(st.integers(0, 2**31 - 1)), "<i4")
-        columns[TokenColumn.KEPT_MASS] = np.array(masses, "<f2").reshape(tokens, 1)
     return columns
 
 

@@ -38,8 +38,6 @@ class Sampling:
     """Seed of the sampling; None: chosen by the engine."""
     top_tokens: int = 0
     """Number of most likely tokens that are recorded with their logprobs for each token; 0: none."""
-    with_kept: bool = False
-    """Records how many tokens `top_p`, `top_k` and `min_p` left, and their probability before."""
     with_routes: bool = False
     """Returns the experts that each token was routed to, for models with a mixture of experts."""
 
@@ -78,7 +76,7 @@ class Generation:
     """Experts per token and layer: uint16 `[prompt + n - 1, layers, experts per token]`; None unless requested.
     Trajectories do not carry routes yet, so trainers do not replay them."""
     columns: TokenColumns = field(default_factory=dict)
-    """What was recorded of each token, as requested. `[n, width]` each."""
+    """Requested columns of the tokens, `[n, width]` each."""
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.logprobs) or sum(span.length for span in self.spans) != len(self.tokens):

@@ -25,12 +25,8 @@ class TokenColumn(Enum):
 
     TOP_TOKENS = "top_tokens"
     """int32 `[tokens, k]`: the k most likely tokens of the sampled distribution, in any order; -1: none."""
-    KEPT_TOKENS = "kept_tokens"
-    """int32 `[tokens, 1]`: tokens that `top_k`, `top_p` and `min_p` left to sample from; 0: not recorded."""
     TOP_LOGPROBS = "top_logprobs"
     """float16 `[tokens, k]`: their logprobs, at most 0; -inf where there is no token."""
-    KEPT_MASS = "kept_mass"
-    """float16 `[tokens, 1]`: their probability before, 0 to 1; 0: not recorded."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -40,19 +36,17 @@ class TokenColumn(Enum):
     @property
     def absent(self) -> float:
         """Entry of a token for which nothing was recorded."""
-        return _ABSENT.get(self, 0)
+        return _ABSENT[self]
 
 
 _DTYPES: Mapping[TokenColumn, np.dtype[Any]] = {
     TokenColumn.TOP_TOKENS: np.dtype("<i4"),
     TokenColumn.TOP_LOGPROBS: np.dtype("<f2"),
-    TokenColumn.KEPT_TOKENS: np.dtype("<i4"),
-    TokenColumn.KEPT_MASS: np.dtype("<f2"),
 }
 _ABSENT = {TokenColumn.TOP_TOKENS: -1, TokenColumn.TOP_LOGPROBS: -np.inf}
 
 TOP_COLUMNS: Final = frozenset((TokenColumn.TOP_TOKENS, TokenColumn.TOP_LOGPROBS))
-"""What `Sampling.top_tokens` asks for."""
+"""Columns that `Sampling.top_tokens` asks for."""
 
 ColumnArray: TypeAlias = npt.NDArray[Any]
 """`[tokens, width]`, in the type of its column."""
@@ -74,8 +68,8 @@ def check_columns(columns: TokenColumns, *, tokens: int) -> None:
         if column.dtype.kind == "i":
             if array.min() < column.absent:
                 raise _invalid(column, f"it has the value {array.min()}; give {column.absent:.0f} where nothing is")
-        elif not (0 <= array.max() <= 1 if column is TokenColumn.KEPT_MASS else array.max() <= 0):
-            raise _invalid(column, f"its largest value is {array.max()}; give probabilities, or logprobs of at most 0")
+        elif not array.max() <= 0:
+            raise _invalid(column, f"its largest value is {array.max()}; give logprobs of at most 0")
     likely = columns.get(TokenColumn.TOP_LOGPROBS)
     if likely is not None and np.exp(likely, dtype=np.float32).sum(1).max(initial=0) > _MAX_MASS:
         raise _invalid(TokenColumn.TOP_LOGPROBS, "the probabilities of a token's candidates sum to more than 1")

@@ -87,7 +87,7 @@ class Trajectory:
     calls: tuple[AgentCall, ...] = ()
     """Recorded calls of the agent program whose replies the model spans are; empty unless sampled, for people."""
     token_columns: TokenColumns = field(default_factory=dict)
-    """What the engine recorded of each model-written token, where the algorithm needs it: `[model_tokens, width]`."""
+    """Columns of the model-written tokens that the algorithm needs, `[model_tokens, width]` each."""
     oldest_version: Version | None = field(init=False, repr=False, compare=False)
     """Oldest version that wrote a token, which determines the staleness; None when the model wrote nothing."""
 
@@ -219,7 +219,7 @@ class TrajectoryColumns:
     tokens: Int32Array
     logprobs: Float32Array
     token_columns: TokenColumns = field(default_factory=dict)
-    """Of all model-written tokens; absent entries where a trajectory lacks a column that another one has."""
+    """Columns of all model-written tokens. A trajectory without a column that another has gets its absent entries."""
     built: dict[int, Trajectory] = field(default_factory=dict)
     """Trajectories that exist as objects: at least those with details, and those that were asked for."""
     token_ends: Sequence[int] = field(init=False)

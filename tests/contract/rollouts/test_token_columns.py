@@ -36,9 +36,8 @@ def written(columns: TokenColumns, tokens: int) -> Trajectory:
         top([[1], [2]], logprob=0.5),
         top([[1, 2, 3], [4, 5, 6]]),
         top([[1], [2]], logprob=float("nan")),
-        {TokenColumn.KEPT_MASS: np.full((2, 1), 1.5, "<f2")},
-        {TokenColumn.KEPT_TOKENS: np.zeros((2, 1), "<i8")},
-        {TokenColumn.KEPT_TOKENS: np.zeros(2, "<i4")},
+        {**top([[1], [2]]), TokenColumn.TOP_TOKENS: np.ones((2, 1), "<i8")},
+        {**top([[1], [2]]), TokenColumn.TOP_TOKENS: np.ones(2, "<i4")},
     ],
 )
 def test_columns_with_values_that_no_sampler_has_are_refused(columns: Any) -> None:

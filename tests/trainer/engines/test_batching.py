@@ -32,8 +32,7 @@ from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.scoring import scorer as scorer_module
 from astraflow.trainer.engines.scoring.choice import choose_batching
 from astraflow.trainer.engines.scoring.head import LogitsHead, TargetHead
-from astraflow.trainer.engines.scoring.noise import disable_noise
-from astraflow.trainer.engines.scoring.scorer import Scorer
+from astraflow.trainer.engines.scoring.scorer import Scorer, disable_noise
 from astraflow.trainer.engines.sequence import SequenceGroup, SequenceScorer
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.packing import pack_sequences

@@ -36,7 +36,7 @@ _NOTES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSupport:
-    """What is known of a server program and a class of models."""
+    """Support of a class of models by a server program."""
 
     release: str
     """Lowest release of the program that AstraFlow drives and whose list was read."""

@@ -19,7 +19,6 @@ from astraflow.trainer.engines.float8 import compute_in_float8
 from astraflow.trainer.engines.scoring.balance import balance_loss
 from astraflow.trainer.engines.scoring.base import BatchedForward, PackInputs
 from astraflow.trainer.engines.scoring.head import Head, TargetHead
-from astraflow.trainer.engines.scoring.noise import disable_noise
 from astraflow.trainer.engines.scoring.packed import PackedForward
 from astraflow.trainer.engines.scoring.rows import RowsForward
 from astraflow.trainer.engines.scoring.tree import TreeForward
@@ -136,3 +135,20 @@ _KEPT_OPERATIONS = [
     torch.ops.aten._cudnn_attention_forward.default,
 ]
 """Operations whose results selective recomputation keeps."""
+
+_RATES = ("dropout", "pdrop", "layerdrop", "drop_prob", "jitter")
+"""Parts of the names of attributes with a rate: of dropped activations, layers or attention, or a router's noise."""
+_CHOSEN = "lora_dropout"
+"""Name of the dropout that a recipe sets."""
+
+
+def disable_noise(model: nn.Module) -> None:
+    """Sets the rates of dropout and router noise of a model's modules to 0, except that of adapters."""
+    for name, module in model.named_modules():
+        if _CHOSEN in name:
+            continue
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        for attribute, value in list(vars(module).items()):
+            if isinstance(value, float) and any(part in attribute for part in _RATES):
+                setattr(module, attribute, 0.0)
