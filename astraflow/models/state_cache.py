@@ -109,11 +109,6 @@ class StateCache:
         states = _combined([cache._cache for cache in caches], lambda tensors, dim: torch.cat(list(tensors), dim))
         return StateCache(states, rows=sum(cache.rows for cache in caches), length=caches[0].length)
 
-    @property
-    def nbytes(self) -> int:
-        """Size of all states; rows that `repeated` does not copy count each. Bytes."""
-        return sum(tensor.nbytes for tensor in _tensors(self._cache.layers))
-
 
 class _Cache(DynamicCache):
     """Cache whose layers give their whole convolution states: for one token most models would write them in place."""
