@@ -136,6 +136,7 @@ def test_recipes_are_listed_with_their_summary() -> None:
 def test_the_doctor_lists_its_checks_and_fails_without_disk_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _place: type("Usage", (), {"free": 10**11})())
     shown = CliRunner().invoke(app, ["doctor"])
     assert shown.exit_code == 0
     assert all(what in shown.output for what in ("Python", "cores", "memory", "disk", "ports", "training", "sandbox"))

@@ -94,9 +94,9 @@ class TaskChecks:
             factory, limited = environments.build(spec), environments.build({**spec, "command_s": COMMAND_S})
             await start_managed([factory, limited], resources)
             await factory.check()
-            await self._episodes(factory, tasks, solver, reward=1.0, name="their solutions")
             # A task's own checks are the same in both programs, so that `podman`, which starts slowly, plays some.
             every = 1 if self.program == "docker" else PODMAN_EVERY
+            await self._episodes(factory, tasks, solver, reward=1.0, name="their solutions", every=every)
             await self._episodes(factory, tasks, lambda *_: "submit", reward=0.0, name="no action", every=every)
             await self._faults(limited, tasks)
 

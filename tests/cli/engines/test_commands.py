@@ -67,7 +67,7 @@ def _digest(text: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """AstraFlow's home directory of the test. Releases are pinned for this Python, and need no software."""
+    """AstraFlow's home directory of a test, on a large disk. Releases are pinned for this Python, without software."""
     pinned = [
         replace(release, python=sys.version_info[:2], libraries=(), compiles=False) if release.python else release
         for release in RELEASES
@@ -76,6 +76,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setattr(environments, "this_host", lambda: HOST)
+    monkeypatch.setattr("shutil.disk_usage", lambda _place: SimpleNamespace(free=10**11))
     return tmp_path / "home"
 
 
