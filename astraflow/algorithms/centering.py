@@ -34,6 +34,8 @@ class Drift:
     """Probability of the head under the engine."""
     size: Tensor
     """Sum of the magnitudes of the weights of scores."""
+    is_outside: Tensor
+    """bool: the sampled token is not in the head, or none was recorded."""
 
 
 def score_drift(scores: TokenScores, tokens: TokenData, weights: Weights) -> Drift:
@@ -57,4 +59,16 @@ def score_drift(scores: TokenScores, tokens: TokenData, weights: Weights) -> Dri
     tail = torch.zeros_like(rho)[:, None]
     factors = weights(torch.cat([current, tail], 1), torch.cat([engine, tail + rho.log()[:, None]], 1))
     coefficients = (q * factors[:, :-1] - (rho * factors[:, -1])[:, None] * p).where(is_recorded, 0.0)
-    return Drift(gain=(coefficients * trainer).sum(-1), head_mass=head_mass, size=coefficients.abs().sum(-1))
+    return Drift(
+        gain=(coefficients * trainer).sum(-1),
+        head_mass=head_mass,
+        size=coefficients.abs().sum(-1),
+        is_outside=_is_outside(tokens.behaviour_logprobs, tokens.top_logprobs),
+    )
+
+
+def _is_outside(sampled: Tensor, head: Tensor) -> Tensor:
+    """Returns whether the engine's logprob of the sampled token is below all of the head. Heads are recorded in
+    float16, so that the token is rounded in the same way before it is compared."""
+    lowest = head.where(head.isfinite(), torch.inf).min(-1).values
+    return sampled.half().to(head) < lowest

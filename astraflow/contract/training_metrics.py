@@ -147,7 +147,7 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "kl_behaviour",
             "KL to the rollout policy",
             MetricUnit.NATS,
-            "Mean estimated divergence of the policy from the policy that generated the tokens (k3).",
+            "Mean estimated divergence of the policy from the policy that generated the tokens (k3), by mismatch and age.",
         ),
     ),
     *_metrics(
@@ -190,6 +190,13 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "Share of tokens with a ratio of trainer to engine outside 0.5 to 5, which IcePop cuts by default.",
         ),
         (
+            "kl_corrected",
+            "Divergence after corrections",
+            MetricUnit.NATS,
+            "What is left of the KL to the rollout policy with the weights that the loss gives to tokens: all of it "
+            "without weights, nothing with the whole ratio or for tokens that are cut.",
+        ),
+        (
             "missing_logprobs",
             "Missing log-probabilities",
             MetricUnit.SHARE,
@@ -202,10 +209,30 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "Mean probability, under the engine, of the most likely tokens that it recorded for score centering.",
         ),
         (
+            "outside_head",
+            "Tokens outside the recorded",
+            MetricUnit.SHARE,
+            "Share of trained tokens that are not among the most likely tokens that the engine recorded, or for which "
+            "it recorded none.",
+        ),
+        (
+            "centering_share",
+            "Centering against policy term",
+            MetricUnit.SHARE,
+            "Sum of the magnitudes of the weights that centering subtracts, as a share of those of the sampled tokens; "
+            "0 where engine and trainer agree.",
+        ),
+        (
             "centering_size",
             "Centering",
             MetricUnit.NUMBER,
-            "Mean sum of the magnitudes of the weights that centering subtracts; 0 where engine and trainer agree.",
+            "Mean sum of the magnitudes of the weights that centering subtracts.",
+        ),
+        (
+            "policy_size",
+            "Policy term",
+            MetricUnit.NUMBER,
+            "Mean magnitude of the weight of a sampled token's score, beside which centering is small.",
         ),
     ),
     *_metrics(

@@ -134,7 +134,29 @@ def test_a_token_without_a_recorded_head_is_not_centred() -> None:
     result = loss(scores, data, batch, loss.prepare(data, batch, SingleRank()))
     assert float(result.metric_sums["centering_size"]) == 0
     assert float(result.metric_sums["head_mass"]) == 0
+    assert float(result.metric_sums["outside_head"]) == 1
     assert float(result.loss.detach()) == -1
+
+
+@pytest.mark.parametrize("corrections", [[], [TIS]])
+def test_a_step_reports_the_head_and_the_size_of_what_is_subtracted(corrections: list[dict[str, Any]]) -> None:
+    logits, engine, ids = distributions(2, head=4)
+    engine = engine.half().double()  # as columns are recorded
+    current, q = logits.detach().log_softmax(-1), engine.exp()
+    loss, batch = losses.build({"kind": "reinforce", "centering": 4, "corrections": corrections}), statistics()
+    weight = (current - engine).exp().clamp(max=1.5) if corrections else torch.ones(VOCABULARY)
+    rho = (1 - q[ids].sum()) / (1 - current[ids].exp().sum())
+    of_tail = rho * ((1 / rho).clamp(max=1.5) if corrections else 1)
+    size = 0.7 * (q * weight - of_tail * current.exp())[ids].abs().sum()
+    for token in range(VOCABULARY):
+        data = token_data(token, engine, -0.7, current, ids)
+        logprobs = logits.log_softmax(-1)
+        scores = TokenScores(logprobs=logprobs[[token]], entropy=logprobs[[token]], top_logprobs=logprobs[ids][None])
+        sums = loss(scores, data, batch, loss.prepare(data, batch, SingleRank())).metric_sums
+        assert bool(sums["outside_head"]) == (token not in ids.tolist())
+        assert float(sums["head_mass"]) == pytest.approx(float(q[ids].sum()))
+        assert float(sums["policy_size"]) == pytest.approx(0.7 * float(weight[token]))
+        assert float(sums["centering_size"]) == pytest.approx(float(size))
 
 
 def test_a_batch_without_recorded_heads_is_refused() -> None:

@@ -389,6 +389,27 @@ def test_ratio_metrics_leave_out_tokens_without_recorded_logprob() -> None:
     assert close(bonus.metrics["entropy_coefficient"], 0.01 * (1 - 2.0 / 4.0))
 
 
+@pytest.mark.parametrize(
+    ("spec", "left"),
+    [
+        ({"kind": "reinforce"}, math.e - 2),
+        ({"kind": "reinforce", "corrections": [{"kind": "tis", "cap": 2.0}]}, math.e - 2 - 2 + 2 * math.log(2)),
+        ({"kind": "reinforce", "corrections": [{"kind": "tis", "cap": 9.0}]}, 0.0),
+        ({"kind": "reinforce", "corrections": [{"kind": "icepop", "high": 2.0}]}, 0.0),
+        ({"kind": "reinforce", "anchor": "behaviour"}, 0.0),
+        ({"kind": "cispo", "clip_high": 0.5}, math.e - 1.5 - 1.5 + 1.5 * math.log(1.5)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("advantage", [1.0, -2.0, 0.0])
+def test_losses_report_the_divergence_that_their_weights_leave(
+    spec: dict[str, Any], left: float, advantage: float
+) -> None:
+    batch = batch_of([[Token(logprob=-1.0, behaviour=-2.0, advantage=advantage), Token(behaviour=math.nan)]])
+
+    assert close(outcome(losses.build(spec), batch).metrics["kl_corrected"], left)
+
+
 def test_sapo_reports_the_slope_of_its_gate() -> None:
     gate = 1 / (1 + math.exp(-(math.e - 1)))
 

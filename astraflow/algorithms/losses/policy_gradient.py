@@ -6,7 +6,7 @@ token, l_b for the one recorded at sampling, l_p for the one at the start of the
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from astraflow.algorithms.centering import score_drift
 from astraflow.algorithms.corrections import corrections
 from astraflow.algorithms.corrections.base import Correction, TokenMismatch
-from astraflow.algorithms.divergence import bounded_exp, kl
+from astraflow.algorithms.divergence import bounded_exp, corrected_divergence, kl
 from astraflow.algorithms.losses.base import MicroBatchLoss, token_weights
 from astraflow.algorithms.losses.options import PolicyOptions
 from astraflow.algorithms.tokens import BatchStatistics, Pass, Ranks, TokenData, TokenScores
@@ -133,11 +133,18 @@ class PolicyGradient(ABC, Generic[Options]):
         if self.options.entropy_coefficient > 0:
             gain = gain + state.entropy_coefficient * scores.entropy
         metrics = {**_ratio_metrics(policy_tokens, result), **_correction_metrics(factors), **result.metrics}
+        factors_of_rows = [factor for _, correction, factor in factors if correction.level == "sequence"]
+        score_weights = self._score_weights(policy_tokens, factors_of_rows, state)
+        metrics["kl_corrected"] = corrected_divergence(policy_tokens.mismatch.current_log_ratios, score_weights)
         if self.options.centering:
-            factors_of_rows = [factor for _, correction, factor in factors if correction.level == "sequence"]
             drift = score_drift(scores, tokens, partial(self._weights, policy_tokens, factors_of_rows, state))
             gain = gain - drift.gain
-            metrics |= {"head_mass": drift.head_mass, "centering_size": drift.size}
+            metrics |= {
+                "head_mass": drift.head_mass,
+                "outside_head": drift.is_outside.to(gain.dtype),
+                "centering_size": drift.size,
+                "policy_size": score_weights * tokens.advantages.abs(),
+            }
         if self.options.kl_coefficient > 0:
             divergence = self._divergence(policy_tokens, tokens)
             gain = gain - self.options.kl_coefficient * divergence
@@ -171,6 +178,14 @@ class PolicyGradient(ABC, Generic[Options]):
             advantages=tokens.advantages,
             mismatch=mismatch,
         )
+
+    def _score_weights(self, tokens: PolicyTokens, row_factors: list[Tensor], state: PolicyState) -> Tensor:
+        """Returns the weight of each sampled token's score beside its advantage, `[tokens]`; where that is 0, the
+        weight that an advantage of 1 would have."""
+        advantages = tokens.advantages.where(tokens.advantages != 0, 1.0)
+        sampled = [logprobs.detach()[:, None] for logprobs in (tokens.logprobs, tokens.behaviour_logprobs)]
+        factors = self._weights(replace(tokens, advantages=advantages), row_factors, state, *sampled)
+        return (factors[:, 0] / advantages).clamp(min=0)
 
     def _weights(
         self, tokens: PolicyTokens, row_factors: list[Tensor], state: PolicyState, trainer: Tensor, engine: Tensor

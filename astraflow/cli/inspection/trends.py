@@ -1,4 +1,4 @@
-"""Course of a run in the terminal: reward, trainer wait, throughput and evaluations as sparklines."""
+"""Course of a run in the terminal: reward, trainer wait, throughput, mismatch and evaluations as sparklines."""
 
 import asyncio
 import math
@@ -13,6 +13,7 @@ from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.reports.report import Report, StreamReport
 from astraflow.contract.reports.training_steps import TrainingStep, TrainingStepQuery
+from astraflow.contract.training_metrics import MetricUnit, training_metric
 
 CELLS = 32
 """Points of a sparkline. Count."""
@@ -21,6 +22,8 @@ _STEPS_PER_CELL = 10
 _ROUNDS = 200
 """Latest rounds of evaluations that are read. Count."""
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_MISMATCH = ("mismatch_k3", "kl_behaviour", "kl_corrected", "outside_head", "centering_share")
+"""Metrics of steps that are shown where the trainer reports them: the mismatch, and what corrections leave of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,19 @@ def _of_steps(stream: StreamReport, cells: Sequence[Sequence[TrainingStep]]) -> 
         Trend(name=f"{name} of {policy}", values=tuple(means), text=number),
         Trend(name=f"trainer wait of {policy}", values=tuple(waits), text=share),
         Trend(name=f"trained tokens/s of {policy}", values=tuple(rates), text=lambda rate: f"{rate:,.0f}"),
+        *(trend for name in _MISMATCH if (trend := _of_metric(stream, name, cells)) is not None),
     ]
+
+
+def _of_metric(stream: StreamReport, name: str, cells: Sequence[Sequence[TrainingStep]]) -> Trend | None:
+    """Returns the course of a described metric over the points with any value; None without one."""
+    metric = training_metric(name)
+    values = [[step.metrics[name] for step in cell if name in step.metrics] for cell in cells]
+    means = tuple(fmean(of_cell) for of_cell in values if of_cell)
+    if metric is None or not means:
+        return None
+    text = share if metric.unit is MetricUnit.SHARE else "{:.2g}".format
+    return Trend(name=f"{metric.label.lower()} of {stream.policy}", values=means, text=text)
 
 
 def _wait(steps: Sequence[TrainingStep]) -> float:

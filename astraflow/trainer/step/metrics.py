@@ -1,7 +1,7 @@
 """Metrics of a training step: rewards, loss, throughput, and where the time went."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from astraflow.contract.batches import Batch, Rows
 from astraflow.contract.rollouts.trajectories import NO_VERSION
@@ -42,6 +42,7 @@ def step_metrics(
         **result.token_means,
         **result.mismatch,
         **result.seconds,
+        **_centering_share(result.token_means),
     }
     if plan.teacher_s is not None:
         metrics["teacher_s"] = plan.teacher_s
@@ -60,6 +61,11 @@ def _update_metrics(result: StepResult) -> dict[str, float]:
         metrics["grad_norm"] = _mean([update.grad_norm for update in result.updates])
         metrics["learning_rate"] = result.updates[-1].learning_rate
     return metrics
+
+
+def _centering_share(means: Mapping[str, float]) -> dict[str, float]:
+    """Returns the size of the centering term against the policy term; empty without centering, or without a signal."""
+    return {"centering_share": means["centering_size"] / size} if (size := means.get("policy_size")) else {}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -45,6 +45,10 @@ async def test_a_long_run_is_read_at_a_few_points_from_its_first_step_on(client:
     assert reward.values[0] == pytest.approx(first.reward, abs=0.1)
     assert len(trends[f"trained tokens/s of {stream.policy}"].values) == CELLS - 1
     assert all(0 <= share <= 1 for share in trends[f"trainer wait of {stream.policy}"].values)
+    mismatch = trends[f"divergence of {stream.policy}"]
+    assert all(0 < value < 1e-3 for value in mismatch.values)
+    assert mismatch.text(4.2e-5) == "4.2e-05"
+    assert trends[f"centering against policy term of {stream.policy}"].text(0.02) == "2%"
     scores = [trend for name, trend in trends.items() if name.endswith(" in held-out")]
     assert len(scores) == 1
     assert len(scores[0].values) > 1

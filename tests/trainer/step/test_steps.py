@@ -219,6 +219,19 @@ def test_metrics_count_flops_once_for_each_shared_prompt() -> None:
     assert 0 < metrics["attention_s"] + metrics["head_s"] < metrics["pass_s"] + metrics["forward_backward_s"]
 
 
+def test_centering_is_reported_as_a_share_of_the_policy_term() -> None:
+    _, plan, result = run({"kind": "ppo"})
+    means = {**result.token_means, "centering_size": 0.02, "policy_size": 0.4}
+
+    metrics = step_metrics(
+        mixed_batch(), plan, replace(result, token_means=means), duration_s=1.0, peak_flops=None
+    )
+
+    assert metrics["centering_share"] == pytest.approx(0.05)
+    assert "centering_share" not in step_metrics(mixed_batch(), plan, result, duration_s=1.0, peak_flops=None)
+    assert result.token_means["kl_corrected"] == pytest.approx(0, abs=1e-6)  # the ratio of PPO is the whole weight
+
+
 def test_a_device_without_a_known_peak_has_no_mfu() -> None:
     _, plan, result = run({"kind": "ppo"})
 
