@@ -147,7 +147,7 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "kl_behaviour",
             "KL to the rollout policy",
             MetricUnit.NATS,
-            "Mean estimated divergence of the policy from the policy that generated the tokens (k3), by mismatch and age.",
+            "Mean estimated divergence of the policy from the policy that generated the tokens (k3): mismatch and age.",
         ),
     ),
     *_metrics(

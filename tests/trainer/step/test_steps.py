@@ -223,9 +223,7 @@ def test_centering_is_reported_as_a_share_of_the_policy_term() -> None:
     _, plan, result = run({"kind": "ppo"})
     means = {**result.token_means, "centering_size": 0.02, "policy_size": 0.4}
 
-    metrics = step_metrics(
-        mixed_batch(), plan, replace(result, token_means=means), duration_s=1.0, peak_flops=None
-    )
+    metrics = step_metrics(mixed_batch(), plan, replace(result, token_means=means), duration_s=1.0, peak_flops=None)
 
     assert metrics["centering_share"] == pytest.approx(0.05)
     assert "centering_share" not in step_metrics(mixed_batch(), plan, result, duration_s=1.0, peak_flops=None)
