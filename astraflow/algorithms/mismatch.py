@@ -13,8 +13,13 @@ import torch
 
 from astraflow.algorithms.divergence import bounded_exp
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.mismatch import mismatch_cause
+from astraflow.contract.record_causes import CAUSES
+from astraflow.contract.records import fill
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from astraflow.algorithms.config import AlgorithmConfig
@@ -29,8 +34,8 @@ class MismatchSums:
     """Sums over tokens of the trainer's own version, of a micro-batch or of a batch."""
 
     sums: Tensor
-    """float64 `[7]`: tokens, k3, Jensen-Shannon divergence, exp of the absolute log ratio, ratio, squared ratio, tokens
-    outside the range."""
+    """float64 `[8]`: tokens, k3, Jensen-Shannon divergence, exp of the absolute log ratio, ratio, squared ratio, tokens
+    outside the range, distance of the ratio from 1."""
     max_mismatch: Tensor
     """float64 scalar: largest absolute log ratio."""
     rows: Tensor
@@ -52,25 +57,31 @@ class MismatchSums:
             rows=ranks.sum(self.rows),
         )
 
-    def metrics(self) -> dict[str, float]:
-        """Returns the metrics; empty without tokens of the own version.
+    def metrics(self, *, bound: float | None) -> dict[str, float]:
+        """Returns the metrics; empty without tokens of the own version. bound: `max_mismatch`.
 
         `mismatch_k3`: mean of r - 1 - log r, an estimate of the divergence. `mismatch_js`: mean of
         (r log r - (1 + r) log((1 + r) / 2)) / 2, an estimate of the Jensen-Shannon divergence. `mismatch_factor`: mean
         of exp |log r|, 1 without mismatch. `mismatch_sample_size`: effective share of the samples,
         (sum r)^2 / (n sum r^2). `mismatch_cut`: share of tokens with r outside 0.5 .. 5, which IcePop cuts by default.
-        `mismatch_max`: largest |log r|. r is trainer over engine.
+        `mismatch_mass`: mean of r, the probability under the trainer of what the engine samples from.
+        `mismatch_one_sided`: what it lacks to 1, relative to the mean of |r - 1|. `mismatch_max`: largest |log r|.
+        `mismatch_of_bound`: k3 relative to the bound. r is trainer over engine.
         """
-        tokens, k3, js, factor, ratio, square, cut = self.sums.tolist()
+        tokens, k3, js, factor, ratio, square, cut, distance = self.sums.tolist()
         if tokens == 0:
             return {}
+        of_bound = {} if bound is None else {"mismatch_of_bound": k3 / tokens / bound}
         return {
             "mismatch_k3": k3 / tokens,
             "mismatch_js": js / tokens,
             "mismatch_factor": factor / tokens,
             "mismatch_sample_size": ratio**2 / (tokens * square),
             "mismatch_cut": cut / tokens,
+            "mismatch_mass": ratio / tokens,
+            "mismatch_one_sided": (tokens - ratio) / distance if distance else 0.0,
             "mismatch_max": float(self.max_mismatch),
+            **of_bound,
         }
 
 
@@ -87,7 +98,8 @@ def measure_mismatch(logprobs: Tensor, tokens: TokenData, *, rows: int) -> Misma
     ratio, gap = bounded_exp(log_ratio), log_ratio.abs()
     is_cut = (ratio < _LOW) | (ratio > _HIGH)
     js = (ratio * ratio.log() - (1 + ratio) * torch.log1p((ratio - 1) / 2)) / 2  # log1p is exact near a ratio of 1
-    measures = [ratio - 1 - log_ratio, js, bounded_exp(gap), ratio, ratio.square(), is_cut.double()]
+    distance = (ratio - 1).abs()
+    measures = [ratio - 1 - log_ratio, js, bounded_exp(gap), ratio, ratio.square(), is_cut.double(), distance]
     columns = [torch.ones_like(ratio), *measures]
     sums = torch.stack([column.where(is_own, 0.0).sum() for column in columns])
     by_row = torch.stack([is_own.double(), measures[0].where(is_own, 0.0)])
@@ -98,22 +110,24 @@ def measure_mismatch(logprobs: Tensor, tokens: TokenData, *, rows: int) -> Misma
     )
 
 
-def check_mismatch(exceeded_steps: int, k3: float | None, config: AlgorithmConfig) -> int:
-    """Returns the number of consecutive steps above the bound, including the step with this `mismatch_k3`.
+def check_mismatch(exceeded_steps: int, metrics: Mapping[str, float], config: AlgorithmConfig) -> int:
+    """Returns the number of consecutive steps above the bound, including the step with these metrics.
 
-    exceeded_steps: the previous result, 0 at start. k3: None when the step had no tokens of the own version, which
-    changes nothing. Raises: InvalidInput at `max_mismatch_steps`, as more training would not mend it.
+    exceeded_steps: the previous result, 0 at start. metrics: those of `MismatchSums.metrics`; without them the step had
+    no tokens of the own version, which changes nothing. Raises: InvalidInput at `max_mismatch_steps`, as more training
+    would not mend it.
     """
+    k3 = metrics.get("mismatch_k3")
     if config.max_mismatch is None or k3 is None:
         return exceeded_steps
     if k3 <= config.max_mismatch:
         return 0
     exceeded_steps += 1
     if exceeded_steps >= config.max_mismatch_steps:
+        cause, values = mismatch_cause(metrics)
         raise InvalidInput(
-            f"cannot go on training: for {exceeded_steps} steps the engine's logprobs differed from the trainer's by a "
-            f"divergence above max_mismatch {config.max_mismatch} (last: {k3:.3g} nats per token); compare temperature "
-            "and precision of engine and trainer, or raise max_mismatch and add a correction such as 'tis'",
+            f"cannot go on training: for {exceeded_steps} steps the divergence of engine and trainer was above "
+            f"max_mismatch {config.max_mismatch}: {fill(CAUSES[cause], values)}",
             code="algorithm.mismatch",
         )
     return exceeded_steps

@@ -15,6 +15,8 @@ class BatchingFacts:
     """Why not a faster batching; empty for the fastest."""
     costs: str = ""
     """Cost compared with the fastest batching, as a text; empty for the fastest."""
+    precision: str = ""
+    """Element type of the weights in the passes, such as `bfloat16`; empty when unknown."""
 
     @property
     def sentence(self) -> str:

@@ -63,6 +63,8 @@ class NodeFacts:
     """`NONE` until the engines were built."""
     episode_timeout_s: float = 0.0
     """Time limit of an episode on the node; 0 when unknown. Seconds."""
+    precision: str = ""
+    """Precision in which its engines compute: `float32`, `16 bits` or `weights of few bits`; empty when unknown."""
 
     def serves(self, policies: Iterable[PolicyId]) -> bool:
         """Returns whether the node serves all of these policies."""

@@ -79,6 +79,30 @@ _REASONS = {
 
 _EXPORT_HINT = "the run continues without it; `astraflow set-aside RUN` lists and exports it"
 
+_CENTERING = "use a loss with `centering = 8` and the correction `tis`, and raise max_mismatch"
+_COMPUTED = "[, engines in {engines}][, trainer in {trainer}]"
+
+MISMATCHES = {
+    "mismatch_filtered": "engines sample from a part of the trained distribution: hardly a token is more likely under "
+    "the trainer, which gives {mass:.0%} to what they sample ({k3:.2g} nats per token); sample with top_p 1, top_k 0 "
+    "and min_p 0, or on engines that record the column `support`",
+    "mismatch_routed": "engine and trainer choose other experts of a mixture for the same tokens ({k3:.2g} nats per "
+    "token" + _COMPUTED + "); use engines that record the column `experts`, or " + _CENTERING,
+    "mismatch_coarse": "engines compute other probabilities from the same weights, up to {probe:.2g} nats on the probe"
+    + _COMPUTED
+    + " ({k3:.2g} nats per token of samples); "
+    + _CENTERING
+    + " (column `top_tokens`), or give both one precision",
+    "mismatch_sampled": "engines agree with the trainer on the probe, within {probe:.2g} nats, and not on what they "
+    "sample ({k3:.2g} nats per token): compare temperature, penalties and chat template",
+    "mismatch_unexplained": "both give other probabilities to the same tokens, in both directions ({k3:.2g} nats per "
+    "token, {cut:.0%} of them beyond factors of 0.5 to 5"
+    + _COMPUTED
+    + "): compare temperature and precision of engine "
+    "and trainer; with coarse weights " + _CENTERING,
+}
+"""Causes for which engine and trainer give other probabilities to the same tokens (`astraflow.contract.mismatch`)."""
+
 _PROBLEMS = {
     "journal": "{error}",
     "memory_full": "results fill the {limit_mib:.0f} MiB limit of memory, and no batch is complete: raise "
@@ -149,6 +173,7 @@ CAUSES: Mapping[str, str] = {
     **_REASONS,
     **_PROBLEMS,
     **_MAINTAINER,
+    **MISMATCHES,
     **{cause: f"the policy '{{policy}}' is not trained: {text}" for cause, text in STALLS.items()},
     **{cause: f"the evaluation '{{evaluation}}' does not run: {text}" for cause, text in _EVALUATION_STALLS.items()},
 }

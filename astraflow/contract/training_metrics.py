@@ -190,6 +190,26 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "Share of tokens with a ratio of trainer to engine outside 0.5 to 5, which IcePop cuts by default.",
         ),
         (
+            "mismatch_mass",
+            "Probability of what is sampled",
+            MetricUnit.NUMBER,
+            "Mean ratio of trainer to engine: the probability that the trainer gives to what engines sample from; 1 "
+            "unless they filter, up to the error of the mean.",
+        ),
+        (
+            "mismatch_one_sided",
+            "One-sided mismatch",
+            MetricUnit.NUMBER,
+            "What that probability lacks to 1, relative to the mean distance of the ratios from 1: about 0 for "
+            "rounding, 1 where engines filter what they sample.",
+        ),
+        (
+            "mismatch_of_bound",
+            "Divergence against its bound",
+            MetricUnit.NUMBER,
+            "Divergence relative to `max_mismatch`; above 1 for `max_mismatch_steps` steps, training stops.",
+        ),
+        (
             "kl_corrected",
             "Divergence after corrections",
             MetricUnit.NATS,

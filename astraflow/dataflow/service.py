@@ -51,6 +51,7 @@ from astraflow.dataflow.pool.registry import Node, NodeRegistry
 from astraflow.dataflow.reporting.binding_constraints import ConstraintMonitor, FlowRole
 from astraflow.dataflow.reporting.evaluation_constraints import EvaluationMonitor
 from astraflow.dataflow.reporting.health import HealthMonitor
+from astraflow.dataflow.reporting.mismatch import mismatch_problems
 from astraflow.dataflow.reporting.recommender import Recommender
 from astraflow.dataflow.reporting.report import build_report
 from astraflow.dataflow.run import Run
@@ -361,7 +362,7 @@ class Service:
         with self._archive.losses.counting("report"):
             report = self.report()
             constraints = (*self._constraint_monitor.problems(report), *self._evaluation_monitor.problems(report))
-            report = replace(report, problems=(*report.problems, *constraints))
+            report = replace(report, problems=(*report.problems, *constraints, *mismatch_problems(report)))
             for flow in self._run.all_flows:
                 for cause in flow.take_unusable():
                     self._run.events.add(RecordKind.PROMPT_UNUSABLE, flow.id, error=cause)

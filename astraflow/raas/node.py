@@ -152,6 +152,7 @@ class Node:
         """Reports the engines and the isolation of sandboxes, which are known only after they were started."""
         is_simulated = any(served.engine.is_simulated for served in self._policies.values())
         kinds = ", ".join(dict.fromkeys(str(engine["kind"]) for engine in engines))
+        precisions = dict.fromkeys(served.engine.logprob_tolerance.precision for served in self._policies.values())
         levels = "".join(f", sandbox {level.value}" for level in levels_in_use())
         software = self._facts.software + levels
         await self._membership.update_facts(
@@ -161,6 +162,7 @@ class Node:
                 is_simulated=is_simulated,
                 software=software,
                 evaluation_mode=self._evaluation_mode(),
+                precision=", ".join(filter(None, precisions)),
             )
         )
 

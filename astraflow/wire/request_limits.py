@@ -95,7 +95,8 @@ _TASKS = FieldLimit(items=MAX_CAPACITY, chars=_ID_CHARS, is_label=True)
 
 _LIMITS: Mapping[str, FieldLimit] = {
     **dict.fromkeys(("NodeFacts.name", "NodeFacts.pool"), _ID),
-    **dict.fromkeys(("NodeFacts.region", "NodeFacts.engine", "NodeFacts.hardware", "NodeFacts.software"), _LABEL),
+    **dict.fromkeys(("NodeFacts.region", "NodeFacts.engine", "NodeFacts.hardware"), _LABEL),
+    **dict.fromkeys(("NodeFacts.software", "NodeFacts.precision"), _LABEL),
     "NodeFacts.capacity": FieldLimit(number=MAX_CAPACITY),
     "NodeFacts.running": _TASKS,
     "NodeFacts.policies": FieldLimit(items=64, chars=_ID_CHARS, is_label=True),
@@ -117,7 +118,7 @@ _LIMITS: Mapping[str, FieldLimit] = {
         if field.type == FieldDescriptor.TYPE_UINT64
     },
     "LinkReport.source": FieldLimit(chars=512, is_label=True, is_address=True),
-    "BatchingFacts.batching": _ID,
+    **dict.fromkeys(("BatchingFacts.batching", "BatchingFacts.precision"), _ID),
     **dict.fromkeys(("BatchingFacts.reasons", "BatchingFacts.costs"), FieldLimit(chars=2 * KIB)),
     "LeaseRequest.versions": _ENTRIES,
     "LeaveRequest.reason": FieldLimit(chars=2 * KIB),

@@ -167,6 +167,7 @@ def _facts(row: NodeRow, instance: Instance | None) -> list[tuple[str, str]]:
         ("Type", f"{row.kind}, {spot}" if spot else row.kind),
         ("Region", facts.region),
         ("Engine", facts.engine),
+        ("Precision", facts.precision),
         ("Hardware", facts.hardware),
         ("Policies", ", ".join(facts.policies)),
         ("Capacity", "at most " + formats.several(facts.capacity, "episode") + " at once"),

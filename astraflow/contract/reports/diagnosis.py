@@ -13,7 +13,7 @@ from enum import Enum
 from astraflow.contract.fleet.pools import FleetStatus, KillScope
 from astraflow.contract.fleet.recommendations import DEFAULT_WAIT_HIGH, LimitInEffect, Mode, Reason
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.record_causes import CAUSES, STALLS
+from astraflow.contract.record_causes import CAUSES, MISMATCHES, STALLS
 from astraflow.contract.record_kinds import Severity
 from astraflow.contract.records import Record, fill, printed_rate
 from astraflow.contract.reports.capacity import CapacityBalance, capacity_balance, measured_input
@@ -54,6 +54,7 @@ _NEEDS = "[: ready nodes can make {ready:rate} groups/s of the {demand:rate} tha
 _READY = "{ready_nodes:.0f} of {expected_nodes:node} are ready[ ({pending_nodes:.0f} starting)]" + _NEEDS
 _WAITS = "the trainer waits {wait:.0%} of each step"
 _LOG = "read the message, and the log of the process that it names"
+_DIFFER = "Engine and trainer differ"
 
 
 class LimitingCause(Enum):
@@ -186,6 +187,15 @@ class LimitingCause(Enum):
         "more nodes or more slots per node help, if what they wait for can take more",
     )
     TRAINER_PROBLEM = _Facts("trainer_problem", Stage.TRAINER, _CRITICAL, "The trainer cannot go on", "{error}", _LOG)
+    MISMATCH_FILTERED = _Facts(
+        "mismatch_filtered", Stage.NODES, _CRITICAL, _DIFFER, MISMATCHES["mismatch_filtered"], ""
+    )
+    MISMATCH_ROUTED = _Facts("mismatch_routed", Stage.NODES, _CRITICAL, _DIFFER, MISMATCHES["mismatch_routed"], "")
+    MISMATCH_COARSE = _Facts("mismatch_coarse", Stage.NODES, _CRITICAL, _DIFFER, MISMATCHES["mismatch_coarse"], "")
+    MISMATCH_SAMPLED = _Facts("mismatch_sampled", Stage.NODES, _CRITICAL, _DIFFER, MISMATCHES["mismatch_sampled"], "")
+    MISMATCH_UNEXPLAINED = _Facts(
+        "mismatch_unexplained", Stage.NODES, _CRITICAL, _DIFFER, MISMATCHES["mismatch_unexplained"], ""
+    )
     FLOW_UNSERVED = _Facts(
         "flow_unserved", Stage.NODES, _CRITICAL, "No node serves the flow", CAUSES["flow_unserved"], ""
     )

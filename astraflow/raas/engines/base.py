@@ -54,15 +54,17 @@ class LogprobTolerance:
     p99: float = inf
     """99th percentile; needs a probe of at least `MIN_P99_TOKENS` tokens, otherwise the maximum must not exceed twice
     this value."""
+    precision: str = ""
+    """Precision of an engine with this tolerance, as nodes report it; empty when unknown."""
 
 
 MIN_P99_TOKENS = 256
 
-EXACT = LogprobTolerance(max=1e-3)
+EXACT = LogprobTolerance(max=1e-3, precision="float32")
 """Tolerance in float32."""
-ROUNDED = LogprobTolerance(mean=0.02, p99=0.25)
+ROUNDED = LogprobTolerance(mean=0.02, p99=0.25, precision="16 bits")
 """Tolerance in bfloat16 and float16, where the largest of a few differences is 0.1 to 0.2 for noisy weights."""
-COARSE = LogprobTolerance(mean=0.5)
+COARSE = LogprobTolerance(mean=0.5, precision="weights of few bits")
 """Tolerance of weights that are rounded to few bits; those of another version differ by more."""
 UNLIMITED = LogprobTolerance()
 """Tolerance of simulated engines, whose logprobs are not those of a model."""

@@ -128,6 +128,7 @@ class StepRunner:
         self._engine = engine
         self._temperature = algorithm.temperature
         self._balance = algorithm.balance_coefficient
+        self._max_mismatch = algorithm.max_mismatch
         self._token_advantages = [token_advantages.build(spec) for spec in algorithm.token_advantages]
         self._names = [f"the token advantage {spec['kind']!r}" for spec in algorithm.token_advantages]
         self._loss_name = f"the loss {algorithm.loss['kind']!r}"
@@ -156,7 +157,7 @@ class StepRunner:
 
     def _run(self, share: Share, timer: PhaseTimer) -> "_StepSums":
         engine = self._engine
-        sums = _StepSums(engine.device)
+        sums = _StepSums(engine.device, max_mismatch=self._max_mismatch)
         with timer.phase("pass_s"):
             tokens = self._with_passes(share.token_data(engine.device), share, sums)
             if tokens.proximal_logprobs is not None and self._reads_recorded:
@@ -285,7 +286,7 @@ class StepRunner:
 class _StepSums:
     """Sums of a step on this rank. They stay on the device until the step ends."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, max_mismatch: float | None) -> None:
         self.tokens = 0
         """Trained tokens of all ranks."""
         self.losses: dict[ModelRole, list[float]] = defaultdict(list)
@@ -294,6 +295,7 @@ class _StepSums:
         self.passes = 0.0
         self.critic_passes = 0.0
         self._device = device
+        self._max_mismatch = max_mismatch
         self._sums: dict[str, Tensor] = {}
         self._mismatch: MismatchSums | None = None
 
@@ -323,7 +325,7 @@ class _StepSums:
             if critic
             else {},
             token_means={name: total / max(self.tokens, 1) for name, total in zip(self._sums, totals, strict=True)},
-            mismatch={} if mismatch is None else mismatch.metrics(),
+            mismatch={} if mismatch is None else mismatch.metrics(bound=self._max_mismatch),
             row_mismatch=() if mismatch is None else mismatch.rows.tolist(),
             seconds=seconds,
             passes=self.passes,

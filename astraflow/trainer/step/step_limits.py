@@ -53,9 +53,9 @@ class NodeMismatch:
         """Names of the nodes whose rows are dropped now."""
         return frozenset(name for name, node in self._nodes.items() if self._steps < node.excluded_until)
 
-    def observe(self, batch: Batch, row_mismatch: Sequence[Sequence[float]], k3: float | None) -> None:
-        """Notes a step. row_mismatch: measured tokens, and sums of k3, by row. k3: `mismatch_k3` of the step, None if
-        nothing was measured. Raises: InvalidInput when no node matches for too long."""
+    def observe(self, batch: Batch, row_mismatch: Sequence[Sequence[float]], metrics: Mapping[str, float]) -> None:
+        """Notes a step. row_mismatch: measured tokens, and sums of k3, by row. metrics: of the step, without those of
+        the mismatch if nothing was measured. Raises: InvalidInput when no node matches for too long."""
         self._steps += 1
         bound = self._algorithm.max_mismatch
         if bound is None:
@@ -70,8 +70,8 @@ class NodeMismatch:
         exceeding = {name for name, mean in means.items() if mean is not None and not mean <= bound}
         if exceeding and others_match:
             self._exclude(exceeding)
-            k3 = None
-        self._exceeded_steps = check_mismatch(self._exceeded_steps, k3, self._algorithm)
+            metrics = {}
+        self._exceeded_steps = check_mismatch(self._exceeded_steps, metrics, self._algorithm)
 
     def _exclude(self, names: set[str]) -> None:
         for name in sorted(names):
@@ -114,7 +114,7 @@ class StepLimits:
 
     def check(self, batch: Batch, result: StepResult, metrics: Mapping[str, float]) -> None:
         """Checks the result of a step. Raises: InvalidInput after too many failed steps."""
-        self._mismatch.observe(batch, result.row_mismatch, metrics.get("mismatch_k3"))
+        self._mismatch.observe(batch, result.row_mismatch, metrics)
         updates = (*result.updates, *result.critic_updates)
         if any(update.is_skipped for update in updates):
             log.error("step_skipped", batch=batch.id, why="loss or gradient is not a finite number")

@@ -566,6 +566,7 @@ class NodeFacts(_message.Message):
     POLICIES_FIELD_NUMBER: _builtins.int
     EVALUATION_MODE_FIELD_NUMBER: _builtins.int
     EPISODE_TIMEOUT_S_FIELD_NUMBER: _builtins.int
+    PRECISION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     pool: _builtins.str
     region: _builtins.str
@@ -579,6 +580,8 @@ class NodeFacts(_message.Message):
     """none, second_engine, reserved, served_version."""
     episode_timeout_s: _builtins.float
     """Time limit of an episode in seconds; 0 when unknown."""
+    precision: _builtins.str
+    """float32, 16 bits, weights of few bits; empty when unknown."""
     @_builtins.property
     def running(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -601,10 +604,11 @@ class NodeFacts(_message.Message):
         policies: _abc.Iterable[_builtins.str] | None = ...,
         evaluation_mode: _builtins.str = ...,
         episode_timeout_s: _builtins.float = ...,
+        precision: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "engine", b"engine", "episode_timeout_s", b"episode_timeout_s", "evaluation_mode", b"evaluation_mode", "hardware", b"hardware", "is_simulated", b"is_simulated", "name", b"name", "policies", b"policies", "pool", b"pool", "price_per_hour", b"price_per_hour", "region", b"region", "running", b"running", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "engine", b"engine", "episode_timeout_s", b"episode_timeout_s", "evaluation_mode", b"evaluation_mode", "hardware", b"hardware", "is_simulated", b"is_simulated", "name", b"name", "policies", b"policies", "pool", b"pool", "precision", b"precision", "price_per_hour", b"price_per_hour", "region", b"region", "running", b"running", "software", b"software"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -660,6 +664,7 @@ class BatchingFacts(_message.Message):
     LARGEST_DIFFERENCE_FIELD_NUMBER: _builtins.int
     REASONS_FIELD_NUMBER: _builtins.int
     COSTS_FIELD_NUMBER: _builtins.int
+    PRECISION_FIELD_NUMBER: _builtins.int
     batching: _builtins.str
     """packed, tree or rows."""
     largest_difference: _builtins.float
@@ -667,6 +672,8 @@ class BatchingFacts(_message.Message):
     reasons: _builtins.str
     """Why not a faster batching; empty for the fastest."""
     costs: _builtins.str
+    precision: _builtins.str
+    """Element type of the weights in the passes."""
     def __init__(
         self,
         *,
@@ -674,10 +681,11 @@ class BatchingFacts(_message.Message):
         largest_difference: _builtins.float = ...,
         reasons: _builtins.str = ...,
         costs: _builtins.str = ...,
+        precision: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batching", b"batching", "costs", b"costs", "largest_difference", b"largest_difference", "reasons", b"reasons"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batching", b"batching", "costs", b"costs", "largest_difference", b"largest_difference", "precision", b"precision", "reasons", b"reasons"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,7 +20,7 @@ def observe(mismatch: NodeMismatch, *k3: float | None) -> None:
     sums = [0.0 if value is None else 10 * value for value in k3]
     mean = sum(sums) / sum(tokens) if any(tokens) else None
     batch = BATCH if len(k3) == 2 else batch_of(make.trajectory())
-    mismatch.observe(batch, (tokens, sums), mean)
+    mismatch.observe(batch, (tokens, sums), {} if mean is None else {"mismatch_k3": mean})
 
 
 def test_a_node_that_differs_is_excluded_while_another_one_matches() -> None:
@@ -56,7 +56,7 @@ def test_a_node_that_matched_before_shows_that_the_trainer_is_right() -> None:
 
 def test_a_node_that_is_gone_shows_nothing() -> None:
     mismatch = NodeMismatch(CONFIG)
-    mismatch.observe(BATCH, ([0.0, 10.0], [0.0, 0.0]), 0.0)
+    mismatch.observe(BATCH, ([0.0, 10.0], [0.0, 0.0]), {"mismatch_k3": 0.0})
     with raises_code(InvalidInput, "algorithm.mismatch"):
         for _ in range(RECENT_STEPS + 3):
             observe(mismatch, 1.0)
@@ -66,7 +66,7 @@ def test_a_node_that_is_gone_shows_nothing() -> None:
 def test_steps_without_a_measurement_change_nothing(measured: tuple[list[float], ...]) -> None:
     mismatch = NodeMismatch(CONFIG)
     for _ in range(5):
-        mismatch.observe(BATCH, measured, None)
+        mismatch.observe(BATCH, measured, {})
     assert mismatch.excluded == frozenset()
 
 

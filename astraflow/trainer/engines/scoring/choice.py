@@ -34,6 +34,8 @@ class BatchingChoice:
     """Reasons against the batchings that would have been faster."""
     has_own_head: bool = False
     """True if the logits come from the model's own forward pass."""
+    precision: str = ""
+    """Element type of the weights in the passes."""
 
     @property
     def facts(self) -> BatchingFacts:
@@ -43,6 +45,7 @@ class BatchingChoice:
             largest_difference=self.largest_difference,
             reasons=self.reasons,
             costs=self.costs if self.reasons or self.has_own_head else "",
+            precision=self.precision,
         )
 
     @property
@@ -91,7 +94,13 @@ def choose_batching(scorer: Scorer, allowed: Sequence[Batching] = tuple(Batching
             rejected[batching] = result
         else:
             raise _none_exact(kind, rejected, setting=setting)
-    choice = BatchingChoice(batching=batching, largest_difference=result, rejected=rejected, has_own_head=has_own_head)
+    choice = BatchingChoice(
+        batching=batching,
+        largest_difference=result,
+        rejected=rejected,
+        has_own_head=has_own_head,
+        precision=str(next(scorer.model.parameters()).dtype).removeprefix("torch."),
+    )
     report = log.warning if rejected or has_own_head else log.info
     report(
         "batching_chosen",

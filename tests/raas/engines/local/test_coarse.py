@@ -45,6 +45,7 @@ async def test_the_engine_serves_rounded_weights_after_each_load() -> None:
     first, second = (make_torch.published(make_torch.model(seed=seed), seed) for seed in (0, 1))
     async with serving(coarse_engine, first) as engine:  # type: ignore[arg-type]
         assert engine.logprob_tolerance is COARSE
+        assert engine.logprob_tolerance.precision == "weights of few bits"
         for weights, seed in ((first, 0), (second, 1)):
             await within(engine.load(weights))
             generation = await within(engine.generate(f"request-{seed}", PROMPT, Sampling(max_new_tokens=12)))
