@@ -129,11 +129,10 @@ def test_an_invalid_key_of_the_base_is_reported_at_the_base(tmp_path: Path) -> N
         ("stop.reward=high", "config.invalid", ["stop.reward:", "'high'"]),
         ("flows.train.workflow.policy=judge", "recipe.undefined_policy", ["'judge'", "solver"]),
         (
-            "flows.train.workflow.top_k=5",
+            "flows.train.workflow.top_k=300",
             "recipe.truncated_sampling",
-            ["flows.train.workflow:", "top_k", "evaluations"],
+            ["flows.train.workflow:", "top_k", "256", "evaluations", "allow_truncated_sampling = true"],
         ),
-        ("flows.train.workflow.top_p=0.9", "recipe.truncated_sampling", ["allow_truncated_sampling = true"]),
         ("flows.train.workflow.json_schema='{'", "config.invalid", ["flows.train.workflow", "not JSON"]),
         ("flows.train.workflow.stop_strings=['']", "config.invalid", ["stop string"]),
         ("evaluations.progress.sample=2", "config.invalid", ["evaluations.progress.sample:", "'samples'"]),
@@ -273,13 +272,13 @@ def test_packaged_recipes_have_a_readme_of_one_screen_or_a_page() -> None:
         assert page.is_file() or 0 < len(readme.read_text().splitlines()) <= 50, folder.name
 
 
-def test_truncated_sampling_in_training_needs_an_explicit_option() -> None:
+def test_training_may_filter_samples_where_kept_sets_are_recorded() -> None:
     options = ["min_p=0.1", "top_k=5", "top_p=0.5", "seed=3", "stop_strings=['x']", "json_schema='{}'"]
-    evaluated = load_recipe("reverse", [f"evaluations.progress.workflow.{option}" for option in options])
-    assert evaluated.evaluations["progress"].workflow["top_k"] == 5
-    allowed = ["flows.train.workflow.top_p=0.9", "flows.train.workflow.allow_truncated_sampling=true"]
-    assert load_recipe("reverse", allowed).flows["train"].workflow["top_p"] == 0.9
-    load_recipe("reverse", ["flows.train.workflow.stop_strings=['x']", "flows.train.workflow.seed=1"])
+    filtered = [f"{table}.workflow.{option}" for option in options for table in ("evaluations.progress", "flows.train")]
+    recipe = load_recipe("reverse", filtered)
+    assert recipe.evaluations["progress"].workflow["top_k"] == recipe.flows["train"].workflow["top_k"] == 5
+    allowed = ["flows.train.workflow.top_k=300", "flows.train.workflow.allow_truncated_sampling=true"]
+    assert load_recipe("reverse", allowed).flows["train"].workflow["top_k"] == 300
 
 
 def test_incompatible_parts_of_an_algorithm_are_refused_with_their_key() -> None:

@@ -18,6 +18,8 @@ from astraflow.contract.errors import InvalidInput
 _MIN_TAIL = 1e-6
 """Smallest probability of the tail under the trainer that divides: below it, the head is all there is."""
 _MAX_RHO = 1e3
+_LEAST_LOGPROB = -1e20
+"""A token below is not in the kept set, over which the trainer renormalises."""
 
 Weights = Callable[[Tensor, Tensor], Tensor]
 """Factors of `grad log p` that the loss gives to candidates, `[tokens, candidates]`, from their trainer's and engine's
@@ -49,7 +51,7 @@ def score_drift(scores: TokenScores, tokens: TokenData, weights: Weights) -> Dri
             "them, or set centering = 0",
             code="algorithm.no_top_tokens",
         )
-    is_recorded = tokens.top_logprobs.isfinite()
+    is_recorded = tokens.top_logprobs.isfinite() & (scores.top_logprobs > _LEAST_LOGPROB)
     engine = tokens.top_logprobs.where(is_recorded, 0.0)
     trainer = scores.top_logprobs.where(is_recorded, 0.0)
     current = trainer.detach()

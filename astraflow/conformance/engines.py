@@ -18,6 +18,7 @@ from astraflow.conformance.promises import Broken, Unsupported, require, result_
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.plugins import CheckResult, Outcome
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, joined
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.raas.engines.base import Engine, PauseMode
 from astraflow.raas.engines.logprob_mismatch import compare_logprobs, measure_logprob_mismatch
@@ -293,6 +294,17 @@ async def top_k_is_kept_or_refused(subject: Subject) -> None:
     require(generation.tokens.tolist() == again.tokens.tolist(), "two requests with top_k = 1 differ")
 
 
+async def kept_sets_are_complete(subject: Subject) -> None:
+    """An engine that records kept sets returns the set of each token, with the sampled token, of `top_k` at most."""
+    if TokenColumn.SUPPORT not in subject.engine.records:
+        raise Unsupported("the engine records no kept sets")
+    sampling = replace(subject.sampling, top_p=0.9, top_k=7, with_support=True, max_new_tokens=8)
+    generation = await subject.generate(sampling)  # which checks that the sampled tokens are in their sets
+    require(generation.has_support, "a token has no kept set")
+    width = (generation.columns[TokenColumn.SUPPORT] >= 0).sum(1).max()
+    require(width <= sampling.top_k, f"a kept set has {width} tokens with top_k = {sampling.top_k}")
+
+
 async def seed_repeats_or_is_refused(subject: Subject) -> None:
     """Requests with the same seed give the same tokens."""
     sampling = replace(subject.sampling, seed=7, max_new_tokens=16)
@@ -331,6 +343,7 @@ CHECKS: dict[str, Check] = {
     "survives a caller that gives up": caller_that_gives_up_leaves_the_engine_working,
     "shows its load": gauges_show_the_load,
     "samples with top_k": top_k_is_kept_or_refused,
+    "records kept sets": kept_sets_are_complete,
     "samples with a seed": seed_repeats_or_is_refused,
     "ends requests when closed": closing_ends_requests,
 }

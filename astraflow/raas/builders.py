@@ -24,14 +24,16 @@ from astraflow.workflows.components.answers import AnswerOptions
 def build_flow(spec: FlowSpec) -> BuiltFlow:
     """Builds the workflow and reward of a flow. Raises: InvalidInput for an unknown kind or bad options."""
     options = workflows.check(spec.workflow)
-    allows_other_samples = isinstance(options, AnswerOptions) and options.allow_truncated_sampling
+    answers = options if isinstance(options, AnswerOptions) else AnswerOptions()
+    temperatures = {} if answers.allow_truncated_sampling else spec.temperatures
     return BuiltFlow(
         workflow=workflows.build(spec.workflow),
         scorer=RewardScorer(rewards.build(spec.reward)),
         judges=judging_policies(spec.reward),
         attaches_texts=spec.attaches_texts,
-        temperatures={} if allows_other_samples else spec.temperatures,
+        temperatures=temperatures,
         top_tokens=spec.top_tokens,
+        filters=answers.truncating_options if temperatures else (),
     )
 
 
@@ -98,12 +100,16 @@ async def build_policies(
 def _check_recorded(flows: Mapping[FlowId, BuiltFlow], served: Mapping[PolicyId, ServedPolicy]) -> None:
     """Checks that the engines record what algorithms need of each token. Raises: InvalidInput."""
     for name, flow in flows.items():
-        for policy in flow.top_tokens:
-            if policy in served and TokenColumn.TOP_TOKENS not in served[policy].engine.records:
+        centred = [policy for policy in flow.top_tokens if policy in served]
+        filtered = [policy for policy in flow.temperatures if flow.filters and policy in flow.workflow.policies]
+        reasons = [(policy, TokenColumn.TOP_TOKENS, "set centering = 0 in its loss") for policy in centred]
+        reasons += [(policy, TokenColumn.SUPPORT, f"leave out {', '.join(flow.filters)}") for policy in filtered]
+        for policy, column, remedy in reasons:
+            if column not in served[policy].engine.records:
                 raise InvalidInput(
-                    f"cannot serve the flow {name!r}: the algorithm of {policy!r} needs the most likely tokens "
-                    "of every token, which the engine of this node does not record; use an engine that does, such as "
-                    "local_torch, or set centering = 0 in the loss",
+                    f"cannot serve the flow {name!r}: training {policy!r} needs the column {column.value!r} of every "
+                    "token, which the engine of this node does not record; use an engine that does, such as "
+                    f"local_torch, or {remedy}",
                     code="node.engine_records_less",
                 )
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from astraflow.algorithms.checks import GROUP_ADVANTAGES, check_algorithm, check_roles
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.rollouts.token_columns import MAX_SUPPORT
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.recipe.config import Recipe, Spec, dataflow_values, trainer_values
 from astraflow.recipe.plugins import plugin_specs
@@ -120,16 +121,20 @@ def _temperatures(recipe: Recipe, policy: str) -> dict[str, float]:
 
 
 def _check_sampling(options: Config, path: tuple[str, ...], origin: ValueOrigin) -> None:
-    """Checks that a training flow samples from the full distribution, over which the trainer recomputes logprobs."""
-    if not isinstance(options, AnswerOptions) or options.allow_truncated_sampling or not options.truncating_options:
+    """Checks that engines can record the distribution that a training flow samples from."""
+    if not isinstance(options, AnswerOptions) or options.allow_truncated_sampling:
         return
-    names = ", ".join(options.truncating_options)
-    raise InvalidInput(
-        f"{origin((*path, options.truncating_options[0]))}: {'.'.join(path)}: cannot train on samples of a truncated "
-        f"distribution: {names}; the trainer recomputes logprobs over all tokens. Leave {names} to evaluations, or set "
-        "allow_truncated_sampling = true",
-        code="recipe.truncated_sampling",
-    )
+    unrecorded = {"uses_client_sampling": "clients choose temperatures"}
+    if options.top_k > MAX_SUPPORT:
+        unrecorded["top_k"] = f"kept sets have at most {MAX_SUPPORT} tokens"
+    for name in options.truncating_options:
+        if name in unrecorded:
+            raise InvalidInput(
+                f"{origin((*path, name))}: {'.'.join(path)}: cannot train on samples with {name}: the trainer computes "
+                f"logprobs of the recorded distribution, and {unrecorded[name]}; leave it to evaluations, lower it, or "
+                "set allow_truncated_sampling = true",
+                code="recipe.truncated_sampling",
+            )
 
 
 def _check_answers(recipe: Recipe, name: str, origin: ValueOrigin) -> None:

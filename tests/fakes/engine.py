@@ -96,6 +96,7 @@ class FakeEngine:
             logprobs=np.full(len(tokens), self.logprob, dtype=np.float32),
             spans=(VersionSpan(version=self.version or Version(0), length=len(tokens)),) if len(tokens) else (),
             finish=Finish.ABORT if cut.is_set() else Finish.STOP,
+            columns={TokenColumn.SUPPORT: tokens[:, None]} if sampling.with_support else {},
         )
 
     async def score(self, tokens: Int32Array, scored_from: int) -> Float32Array:

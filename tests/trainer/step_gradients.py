@@ -111,10 +111,11 @@ def tiny_model(*, is_tied: bool, experts: int = 0, window: int = 0) -> PreTraine
         )
 
 
-def mixed_batch(*, head: int = 0) -> Batch:
+def mixed_batch(*, head: int = 0, support: int = 0) -> Batch:
     """Returns groups of different sizes: a shared prompt, two turns, one row, a long row, a row without an answer.
 
-    head: most likely tokens of a random engine that are recorded of each token, some of them absent; 0: none.
+    head: most likely tokens of a random engine that are recorded of each token, some of them absent; 0: none. support:
+    size of the largest kept sets, some of them absent; 0: none is recorded.
     """
     draws = np.random.default_rng(5)
     rows = []
@@ -125,6 +126,8 @@ def mixed_batch(*, head: int = 0) -> Batch:
         rows += [_row(draws, group, member, prompt, length) for member, length in enumerate(answers)]
     if head:
         rows = [replace(row, trajectory=_with_head(row.trajectory, draws, head)) for row in rows]
+    if support:
+        rows = [replace(row, trajectory=_with_support(row.trajectory, draws, support)) for row in rows]
     return Batch(
         id=BatchId("solver:1"), policy=PolicyId("solver"), version=Version(0), is_redelivered=False, rows=tuple(rows)
     )
@@ -141,6 +144,17 @@ def _with_head(trajectory: Trajectory, draws: np.random.Generator, head: int) ->
         TokenColumn.TOP_LOGPROBS: logprobs.numpy().astype("<f2"),
     }
     return replace(trajectory, token_columns=columns)
+
+
+def _with_support(trajectory: Trajectory, draws: np.random.Generator, size: int) -> Trajectory:
+    """Returns the trajectory with kept sets of the sampled token and others, and without one for its second token."""
+    kept = np.stack([draws.permutation(VOCABULARY)[:size] for _ in range(trajectory.model_tokens)] or [np.zeros(size)])
+    kept = kept[: trajectory.model_tokens].astype("<i4")
+    for row, token in enumerate(trajectory.tokens[trajectory.loss_mask()]):
+        others = kept[row, kept[row] != token][: draws.integers(size)]
+        kept[row] = [token, *others, *[-1] * (size - 1 - len(others))]
+    kept[1:2] = -1
+    return replace(trajectory, token_columns={**trajectory.token_columns, TokenColumn.SUPPORT: kept})
 
 
 def _row(draws: np.random.Generator, group: int, member: int, prompt: np.ndarray[Any, Any], length: int) -> Row:
@@ -303,8 +317,6 @@ def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, 
         ids[number, : len(row.tokens)] = torch.from_numpy(row.tokens)
         is_token[number, : len(row.tokens)] = True
     logits = model(input_ids=ids, attention_mask=is_token.long()).logits / case.temperature
-    distribution = logits.log_softmax(-1)
-    entropy = -(distribution.exp() * distribution).sum(-1)
     critic = PlainCritic(tiny_model(is_tied=case.is_tied)) if case.has_critic else None
     gains = _gains(case.batch)
     total = sum(row.model_tokens for row in rows)
@@ -317,18 +329,30 @@ def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, 
         }[case.aggregation]
         advantages = [gains[index]] * row.model_tokens if critic is None else critic.advantages(row)
         places = np.flatnonzero(row.loss_mask())
-        before = torch.from_numpy(places - 1)
-        logprobs = distribution[number, before, ids[number, places]]
+        distribution, entropy = _distribution(logits[number, places - 1], row)
+        logprobs = distribution[torch.arange(len(places)), ids[number, places]]
         losses = PLAIN_LOSSES[case.loss][1](logprobs, torch.from_numpy(row.logprobs), torch.tensor(advantages))
-        loss = loss + weight * (losses - case.entropy_coefficient * entropy[number, before]).sum()
+        loss = loss + weight * (losses - case.entropy_coefficient * entropy).sum()
         if case.head:
-            drifts = _drifts(distribution[number, before], row)
+            drifts = _drifts(distribution, row)
             loss = loss + weight * (torch.tensor(advantages) * drifts).sum()
     loss.backward()
     gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
     if critic is not None:
         gradients |= critic.gradients(rows, [1 / total] * len(rows))
     return gradients, float(loss.detach())
+
+
+def _distribution(logits: Tensor, row: Trajectory) -> tuple[Tensor, Tensor]:
+    """Returns the logprobs of each token's distribution, -inf outside of its kept set, and the entropies."""
+    sets = row.token_columns.get(TokenColumn.SUPPORT, np.full((len(logits), 1), -1))
+    logprobs, entropies = [torch.full_like(logits[:0], 0)], [logits[:0, 0]]
+    for values, kept in zip(logits, sets, strict=True):
+        ids = torch.from_numpy(kept[kept >= 0].astype(np.int64)) if kept[0] >= 0 else torch.arange(len(values))
+        own = values[ids].log_softmax(-1)
+        logprobs.append(torch.full_like(values, -torch.inf).index_copy(0, ids, own)[None])
+        entropies.append(-(own.exp() * own).sum()[None])
+    return torch.cat(logprobs), torch.cat(entropies)
 
 
 def _drifts(distribution: Tensor, row: Trajectory) -> Tensor:

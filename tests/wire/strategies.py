@@ -139,9 +139,10 @@ _DISCOUNTS = st.floats(0, 1)
 
 
 @st.composite
-def token_columns(draw: st.DrawFn, tokens: int) -> TokenColumns:
-    """Draws valid columns of so many tokens: none, or the most likely ones."""
+def token_columns(draw: st.DrawFn, sampled: np.ndarray[Any, Any]) -> TokenColumns:
+    """Draws valid columns of the sampled tokens: the most likely ones, kept sets, or none."""
     width = draw(st.integers(1, 3))
+    tokens = len(sampled)
     size = tokens * width
     columns: dict[TokenColumn, Any] = {}
     if draw(st.booleans()):
@@ -149,7 +150,15 @@ def token_columns(draw: st.DrawFn, tokens: int) -> TokenColumns:
         logprobs = draw(st.lists(st.floats(max_value=-2, width=16, allow_nan=False), min_size=size, max_size=size))
         columns[TokenColumn.TOP_TOKENS] = np.array(ids, "<i4").reshape(tokens, width)
         columns[TokenColumn.TOP_LOGPROBS] = np.array(logprobs, "<f2").reshape(tokens, width)
+    if draw(st.booleans()):
+        ids = draw(st.lists(st.integers(0, 2**31 - 1), min_size=size, max_size=size))
+        columns[TokenColumn.SUPPORT] = np.array(ids, "<i4").reshape(tokens, width)
+        columns[TokenColumn.SUPPORT][:, 0] = sampled
     return columns
+
+
+def _is_written(spans: tuple[Span, ...]) -> list[bool]:
+    return [span.version is not None for span in spans for _ in range(span.length)]
 
 
 @st.composite
@@ -168,9 +177,9 @@ def _trajectories(draw: st.DrawFn) -> Trajectory:
         role=draw(_optional_names),
         turn_rewards=draw(per_turn(_REWARDS, turns)),
         turn_discounts=draw(per_turn(_DISCOUNTS, turns)),
-        tokens=np.array(tokens, dtype=np.int32),
+        tokens=(ids := np.array(tokens, dtype=np.int32)),
         logprobs=np.array(logprobs, dtype=np.float32),
-        token_columns=draw(token_columns(written)),
+        token_columns=draw(token_columns(ids[_is_written(spans)])),
         spans=spans,
         reward=draw(_REWARDS),
     )
@@ -198,10 +207,10 @@ def _generations(draw: st.DrawFn) -> Generation:
     return drawn(
         draw,
         Generation,
-        tokens=np.array(tokens, dtype=np.int32),
+        tokens=(ids := np.array(tokens, dtype=np.int32)),
         logprobs=np.array(logprobs, dtype=np.float32),
         spans=spans,
-        columns=draw(token_columns(length)),
+        columns=draw(token_columns(ids)),
         routes=None,
     )
 

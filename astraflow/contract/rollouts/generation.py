@@ -9,7 +9,14 @@ import numpy.typing as npt
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
-from astraflow.contract.rollouts.token_columns import TokenColumns, check_columns, joined_columns
+from astraflow.contract.rollouts.token_columns import (
+    DEFAULT_SUPPORT,
+    MAX_SUPPORT,
+    TokenColumn,
+    TokenColumns,
+    check_columns,
+    joined_columns,
+)
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 
 UInt16Array: TypeAlias = npt.NDArray[np.uint16]
@@ -38,6 +45,8 @@ class Sampling:
     """Seed of the sampling; None: chosen by the engine."""
     top_tokens: int = 0
     """Number of most likely tokens that are recorded with their logprobs for each token; 0: none."""
+    with_support: bool = False
+    """Records the kept set of each token (`TokenColumn.SUPPORT`); `top_k` is then 1 to `MAX_SUPPORT`."""
     with_routes: bool = False
     """Returns the experts that each token was routed to, for models with a mixture of experts."""
 
@@ -45,6 +54,13 @@ class Sampling:
     def is_full_distribution(self) -> bool:
         """True if every token can be sampled: a trainer recomputes the logprobs with the temperature alone."""
         return self.top_p == 1 and self.top_k == 0 and self.min_p == 0 and not self.json_schema and not self.regex
+
+    def recording_support(self) -> "Sampling":
+        """Returns the sampling with recorded kept sets, of `DEFAULT_SUPPORT` tokens at most where there is no `top_k`;
+        the same sampling where every token can be sampled, or `top_k` is above `MAX_SUPPORT`."""
+        if self.is_full_distribution or self.top_k > MAX_SUPPORT:
+            return self
+        return replace(self, top_k=self.top_k or DEFAULT_SUPPORT, with_support=True)
 
 
 class Finish(Enum):
@@ -86,7 +102,13 @@ class Generation:
                 code="generation.length_mismatch",
             )
         if self.columns:
-            check_columns(self.columns, tokens=len(self.tokens))
+            check_columns(self.columns, sampled=self.tokens)
+
+    @property
+    def has_support(self) -> bool:
+        """True if the kept set of every token is recorded."""
+        support = self.columns.get(TokenColumn.SUPPORT)
+        return support is not None and bool((support >= 0).any(1).all())
 
 
 def joined(begun: Generation, rest: Generation) -> Generation:

@@ -15,6 +15,11 @@ from astraflow.contract.errors import InvalidInput
 MAX_WIDTH: Final = 256
 """Most entries of a token in a column."""
 
+MAX_SUPPORT: Final = 256
+"""Most tokens that a sampler may keep where they are recorded."""
+DEFAULT_SUPPORT: Final = 64
+"""The same for samples with `top_p`, `min_p` or a grammar, but without `top_k`."""
+
 _MAX_MASS = 1.01
 """Largest sum of the probabilities of a token's candidates, whose logprobs are rounded to float16."""
 
@@ -27,6 +32,16 @@ class TokenColumn(Enum):
     """int32 `[tokens, k]`: the k most likely tokens of the sampled distribution, in any order; -1: none."""
     TOP_LOGPROBS = "top_logprobs"
     """float16 `[tokens, k]`: their logprobs, at most 0; -inf where there is no token."""
+    SUPPORT = "support"
+    """int32 `[tokens, k]`: the kept set, which are all tokens that could be sampled in place of this one, in any order,
+    then -1. A row of -1: every token of the vocabulary could.
+
+    `top_k`, `top_p`, `min_p` and grammars remove tokens. A trainer renormalises its own distribution over this set, so
+    the set must be complete and exact: it is what the sampler kept, not a set computed again from rounded values, and
+    the recorded logprob of the sampled token, which is in the set, is that of the distribution over it. A request with
+    `Sampling.with_support` has a `top_k` of 1 to `MAX_SUPPORT`, so a set with more than `top_k` tokens is an error of
+    the engine, which fails the request. k is the size of the largest set, or more.
+    """
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -42,11 +57,15 @@ class TokenColumn(Enum):
 _DTYPES: Mapping[TokenColumn, np.dtype[Any]] = {
     TokenColumn.TOP_TOKENS: np.dtype("<i4"),
     TokenColumn.TOP_LOGPROBS: np.dtype("<f2"),
+    TokenColumn.SUPPORT: np.dtype("<i4"),
 }
-_ABSENT = {TokenColumn.TOP_TOKENS: -1, TokenColumn.TOP_LOGPROBS: -np.inf}
+_ABSENT = {TokenColumn.TOP_TOKENS: -1, TokenColumn.TOP_LOGPROBS: -np.inf, TokenColumn.SUPPORT: -1}
 
 TOP_COLUMNS: Final = frozenset((TokenColumn.TOP_TOKENS, TokenColumn.TOP_LOGPROBS))
 """Columns that `Sampling.top_tokens` asks for."""
+
+ID_COLUMNS: Final = frozenset((TokenColumn.TOP_TOKENS, TokenColumn.SUPPORT))
+"""Columns of token ids."""
 
 ColumnArray: TypeAlias = npt.NDArray[Any]
 """`[tokens, width]`, in the type of its column."""
@@ -55,27 +74,48 @@ TokenColumns: TypeAlias = Mapping[TokenColumn, ColumnArray]
 """Columns of the same tokens, by kind."""
 
 
-def check_columns(columns: TokenColumns, *, tokens: int) -> None:
-    """Checks types, lengths and values. Raises: InvalidInput."""
+def check_columns(columns: TokenColumns, *, sampled: npt.NDArray[np.int32]) -> None:
+    """Checks types, lengths and values. sampled: tokens that the columns are of, `[tokens]`. Raises: InvalidInput."""
+    tokens = len(sampled)
     for column, array in columns.items():
         if array.dtype != column.dtype or array.ndim != 2 or len(array) != tokens or array.shape[1] > MAX_WIDTH:
             raise _invalid(
                 column,
                 f"it is {array.dtype} {list(array.shape)}; give {column.dtype} [{tokens}, at most {MAX_WIDTH}]",
+                code="token_column.wrong_shape",
             )
         if not array.size:
             continue
         if column.dtype.kind == "i":
             if array.min() < column.absent:
-                raise _invalid(column, f"it has the value {array.min()}; give {column.absent:.0f} where nothing is")
+                cause = f"it has the value {array.min()}; give {column.absent:.0f} where nothing is"
+                raise _invalid(column, cause, code="token_column.invalid_id")
         elif not array.max() <= 0:
-            raise _invalid(column, f"its largest value is {array.max()}; give logprobs of at most 0")
-    likely = columns.get(TokenColumn.TOP_LOGPROBS)
-    if likely is not None and np.exp(likely, dtype=np.float32).sum(1).max(initial=0) > _MAX_MASS:
-        raise _invalid(TokenColumn.TOP_LOGPROBS, "the probabilities of a token's candidates sum to more than 1")
+            cause = f"its largest value is {array.max()}; give logprobs of at most 0"
+            raise _invalid(column, cause, code="token_column.invalid_logprob")
+    _check_top(columns)
+    if TokenColumn.SUPPORT in columns:
+        _check_support(columns[TokenColumn.SUPPORT], sampled)
+
+
+def _check_top(columns: TokenColumns) -> None:
     top = [columns[column].shape for column in (TokenColumn.TOP_TOKENS, TokenColumn.TOP_LOGPROBS) if column in columns]
     if len(top) == 1 or len(set(top)) > 1:
-        raise _invalid(TokenColumn.TOP_LOGPROBS, "the most likely tokens and their logprobs differ in shape; give both")
+        cause = "the most likely tokens and their logprobs differ in shape; give both"
+        raise _invalid(TokenColumn.TOP_LOGPROBS, cause, code="token_column.wrong_shape")
+    if top and np.exp(columns[TokenColumn.TOP_LOGPROBS], dtype=np.float32).sum(1).max(initial=0) > _MAX_MASS:
+        cause = "the probabilities of a token's candidates sum to more than 1; give logprobs of one distribution"
+        raise _invalid(TokenColumn.TOP_LOGPROBS, cause, code="token_column.invalid_logprob")
+
+
+def _check_support(support: ColumnArray, sampled: npt.NDArray[np.int32]) -> None:
+    is_kept = support >= 0
+    if (is_kept[:, 1:] > is_kept[:, :-1]).any():
+        cause = "a token follows -1; give the tokens of each set first"
+        raise _invalid(TokenColumn.SUPPORT, cause, code="token_column.invalid_id")
+    if not ((support == sampled[:, None]).any(1) | ~is_kept.any(1)).all():
+        cause = "a sampled token is not in its kept set; give all tokens that could be sampled"
+        raise _invalid(TokenColumn.SUPPORT, cause, code="token_column.lacks_sampled")
 
 
 def joined_columns(parts: Sequence[tuple[TokenColumns, int]]) -> TokenColumns:
@@ -109,5 +149,5 @@ def _joined(column: TokenColumn, parts: Sequence[tuple[ColumnArray | None, int]]
     return total
 
 
-def _invalid(column: TokenColumn, cause: str) -> InvalidInput:
-    return InvalidInput(f"cannot use the token column {column.value!r}: {cause}", code="token_column.invalid")
+def _invalid(column: TokenColumn, cause: str, *, code: str) -> InvalidInput:
+    return InvalidInput(f"cannot use the token column {column.value!r}: {cause}", code=code)

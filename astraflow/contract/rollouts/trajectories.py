@@ -24,7 +24,7 @@ from astraflow.contract.rollouts.spans import Author, Span, cached_span
 from astraflow.contract.rollouts.spans import Ending as Ending  # part of the interface of trajectories
 from astraflow.contract.rollouts.timelines import Hop
 from astraflow.contract.rollouts.token_columns import (
-    TokenColumn,
+    ID_COLUMNS,
     TokenColumns,
     check_columns,
     columns_nbytes,
@@ -108,7 +108,7 @@ class Trajectory:
         if written != len(self.logprobs):
             raise self._invalid(f"{written} model tokens but {len(self.logprobs)} logprobs; give one per model token")
         if self.token_columns:
-            check_columns(self.token_columns, tokens=written)
+            check_columns(self.token_columns, sampled=self.tokens[self.loss_mask()])
         if not isfinite(self.reward):
             raise self._invalid(f"reward {self.reward} is not a finite number; give a finite one")
         if self.turn_rewards or self.turn_discounts:
@@ -172,7 +172,7 @@ class Trajectory:
     def loss_mask(self) -> BoolArray:
         """Returns bool `[length]`: True where the model wrote the token."""
         flags = np.array([span.author is Author.MODEL for span in self.spans], dtype=np.bool_)
-        return np.repeat(flags, [span.length for span in self.spans])
+        return np.repeat(flags, np.array([span.length for span in self.spans], dtype=np.int64))
 
 
 NO_VERSION = -1
@@ -186,7 +186,7 @@ class Extremes:
     """Extremes of the arrays of trajectories, for comparisons with limits."""
 
     largest_token: int
-    """Largest token id, also of candidates, where a negative one counts as 2**31 or more; 0 without tokens."""
+    """Largest token id, also of columns, where a negative one counts as 2**31 or more; 0 without tokens."""
     lowest_logprob: float
     """NaN if any logprob is; 0 without logprobs."""
     highest_logprob: float
@@ -196,9 +196,9 @@ class Extremes:
     def of(cls, tokens: Int32Array, logprobs: Float32Array, columns: TokenColumns) -> "Extremes":
         """Computes them: one pass over the tokens, two over the logprobs."""
         largest = int(np.asarray(tokens, np.int32).view(np.uint32).max(initial=0))
-        candidates = columns.get(TokenColumn.TOP_TOKENS)
+        ids = [int(array.max(initial=0)) for column, array in columns.items() if column in ID_COLUMNS]
         return cls(
-            largest if candidates is None else max(largest, int(candidates.max(initial=0))),
+            max(largest, *ids) if ids else largest,
             float(logprobs.min()) if len(logprobs) else 0.0,
             float(logprobs.max()) if len(logprobs) else 0.0,
         )

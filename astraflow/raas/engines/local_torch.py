@@ -17,7 +17,7 @@ from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
 from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.rollouts.generation import Generation, Sampling
-from astraflow.contract.rollouts.token_columns import TOP_COLUMNS
+from astraflow.contract.rollouts.token_columns import TOP_COLUMNS, TokenColumn
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.models import models
 from astraflow.models.causal import cast
@@ -102,7 +102,7 @@ class LocalTorchEngine:
     """
 
     is_simulated = False
-    records = TOP_COLUMNS
+    records = TOP_COLUMNS | {TokenColumn.SUPPORT}
     evaluation_mode = EvaluationMode.SECOND_ENGINE
 
     def __init__(self, options: LocalTorchOptions, model: Mapping[str, Any]) -> None:

@@ -146,8 +146,8 @@ class ScriptedEngine:
 
     @property
     def records(self) -> frozenset[TokenColumn]:
-        """The most likely tokens: the sampled one, as if it were the only one."""
-        return TOP_COLUMNS
+        """The most likely tokens: the sampled one, as if it were the only one; and a kept set of two."""
+        return TOP_COLUMNS | {TokenColumn.SUPPORT}
 
     @property
     def logprob_tolerance(self) -> LogprobTolerance:
@@ -241,7 +241,7 @@ class ScriptedEngine:
             tokens=tokens,
             finish=finish,
             fails=generator.random() < options.failure_rate,
-            top_tokens=sampling.top_tokens,
+            sampling=sampling,
         )
 
     def _length_factor(self) -> float:
@@ -272,7 +272,7 @@ class ScriptedEngine:
             logprobs=_logprobs(tokens),
             spans=self._timeline.spans(reply.schedule, until=until),
             finish=reply.finish if len(tokens) == reply.schedule.tokens else Finish.ABORT,
-            columns=_columns(tokens, reply.top_tokens) if reply.top_tokens else {},
+            columns=_columns(tokens, reply.sampling),
         )
 
 
@@ -282,8 +282,7 @@ class _Reply:
     tokens: Int32Array
     finish: Finish
     fails: bool
-    top_tokens: int
-    """`Sampling.top_tokens`."""
+    sampling: Sampling
 
 
 def _speed_factor(file: str) -> float:
@@ -315,12 +314,16 @@ def _padded(reply: Int32Array, length: int, sampling: Sampling) -> Int32Array:
     return whole
 
 
-def _columns(tokens: Int32Array, count: int) -> TokenColumns:
-    """Returns the sampled tokens as the most likely ones, with their logprobs; the further ones are absent."""
-    shape = (len(tokens), count)
-    columns = {column: np.full(shape, column.absent, column.dtype) for column in TOP_COLUMNS}
-    columns[TokenColumn.TOP_TOKENS][:, 0] = tokens
-    columns[TokenColumn.TOP_LOGPROBS][:, 0] = _logprobs(tokens)
+def _columns(tokens: Int32Array, sampling: Sampling) -> TokenColumns:
+    """Returns the sampled tokens as the most likely ones, with their logprobs, where the further ones are absent; and
+    kept sets of the sampled token and its neighbour."""
+    shape = (len(tokens), sampling.top_tokens)
+    columns = {column: np.full(shape, column.absent, column.dtype) for column in TOP_COLUMNS if sampling.top_tokens}
+    if columns:
+        columns[TokenColumn.TOP_TOKENS][:, 0] = tokens
+        columns[TokenColumn.TOP_LOGPROBS][:, 0] = _logprobs(tokens)
+    if sampling.with_support:
+        columns[TokenColumn.SUPPORT] = np.stack([tokens, tokens ^ 1], 1).astype("<i4")
     return columns
 
 

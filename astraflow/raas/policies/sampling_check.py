@@ -19,8 +19,8 @@ _COMPARED_TOKENS = 16
 class SamplingCheck:
     """Samples of one episode that must not be trained.
 
-    The trainer computes logprobs of the whole distribution at the temperature of the algorithm. A workflow may sample
-    otherwise for its own purposes, so only what is in a trajectory counts.
+    The trainer computes logprobs at the temperature of the algorithm, of the whole distribution or of the recorded kept
+    sets. A workflow may sample otherwise for its own purposes, so only what is in a trajectory counts.
     """
 
     temperatures: Mapping[PolicyId, float]
@@ -30,7 +30,8 @@ class SamplingCheck:
     def record(self, policy: PolicyId, sampling: Sampling, generation: Generation) -> None:
         """Remembers a generation that was sampled from another distribution."""
         temperature = self.temperatures.get(policy)
-        if temperature is None or (sampling.temperature == temperature and sampling.is_full_distribution):
+        is_recorded = sampling.is_full_distribution or generation.has_support
+        if temperature is None or (sampling.temperature == temperature and is_recorded):
             return
         if len(generation.tokens):
             self._other.append((policy, sampling, generation))
@@ -41,8 +42,9 @@ class SamplingCheck:
             if any(trajectory.policy == policy and _contains(trajectory, generation) for trajectory in trajectories):
                 raise RolloutFailed(
                     f"cannot train on the episode: the workflow sampled {policy!r} {_described(sampling)}, but its "
-                    f"algorithm computes logprobs of all tokens at temperature {self.temperatures[policy]:g}; sample "
-                    "so, set algorithm.temperature, or leave these tokens out of the trajectory",
+                    f"algorithm computes logprobs at temperature {self.temperatures[policy]:g}, of all tokens where "
+                    "the engine records no kept sets; sample so, set algorithm.temperature, or leave these tokens out "
+                    "of the trajectory",
                     boundary=Boundary.WORKFLOW,
                     code="rollout.other_distribution",
                 )

@@ -12,6 +12,7 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, joined
 from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.counters import NodeCounters
@@ -155,8 +156,7 @@ class TaskPolicy:
                 boundary=Boundary.ENGINE,
                 code="rollout.not_serving",
             )
-        if self._top_tokens:
-            sampling = replace(sampling, top_tokens=self._top_tokens)
+        sampling = self._recording(sampling)
         request = request_key(policy, prompt, sampling)
         recalled = self._recalled(request, sampling)
         if recalled is not None:
@@ -177,6 +177,14 @@ class TaskPolicy:
         self._recorder.record(policy, request, generation)
         await self._recorder.block_if_stopped()
         return generation
+
+    def _recording(self, sampling: Sampling) -> Sampling:
+        """Returns the sampling with the columns that training needs of the tokens."""
+        if self._top_tokens:
+            sampling = replace(sampling, top_tokens=self._top_tokens)
+        check, served = self._sampling_check, self._served
+        is_trained = check is not None and served.policy in check.temperatures
+        return sampling.recording_support() if is_trained and TokenColumn.SUPPORT in served.engine.records else sampling
 
     def _recalled(self, request: bytes, sampling: Sampling) -> Generation | None:
         """Returns the recording of a request, of an incomplete one the part that can be continued; None without any.
@@ -199,7 +207,9 @@ class TaskPolicy:
 
     def _is_possible(self, recalled: Generation, sampling: Sampling) -> bool:
         ids = recalled.tokens.view(np.uint32)  # negative ids are large then
-        return len(ids) <= sampling.max_new_tokens and int(ids.max(initial=0)) < self.tokenizer.vocab_size
+        is_recorded = recalled.has_support or not sampling.with_support
+        is_short = len(ids) <= sampling.max_new_tokens
+        return is_recorded and is_short and int(ids.max(initial=0)) < self.tokenizer.vocab_size
 
     async def _continue_generation(
         self, prompt: Int32Array, sampling: Sampling, recalled: Generation | None

@@ -45,6 +45,8 @@ class BuiltFlow:
     """Temperature at which each policy must be sampled for training; empty when any sampling is allowed."""
     top_tokens: Mapping[PolicyId, int] = field(default_factory=dict)
     """`FlowSpec.top_tokens`."""
+    filters: tuple[str, ...] = ()
+    """Options of the workflow that remove tokens from sampling, so that engines must record kept sets for training."""
 
     @property
     def policies(self) -> tuple[PolicyId, ...]:

@@ -114,6 +114,14 @@ class Pack:
     candidates: Tensor | None = None
     """int64 `[tokens, k]`: further tokens whose logprobs are computed in place of each trained one. Below 0 there is
     none, and the logprob has no meaning. None: no candidates."""
+    support: Tensor | None = None
+    """int64 `[tokens, n]`: `TokenColumn.SUPPORT`, over which the distribution of each token is renormalised; a row of
+    -1: the whole vocabulary. None: it is of all tokens."""
+
+    def target_tensors(self) -> dict[str, Tensor]:
+        """Returns what the head needs of the trained tokens, by field; without absent fields."""
+        tensors = {"targets": self.targets, "candidates": self.candidates, "support": self.support}
+        return {name: values for name, values in tensors.items() if values is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

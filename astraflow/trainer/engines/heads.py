@@ -29,6 +29,8 @@ _KEPT_SHARE = 1 / 30
 """Share of a GPU's memory up to which the logits of all tokens are kept for the backward pass; more are computed again.
 On a CPU it is one chunk."""
 _PLAIN = HeadForm()
+_EXCLUDED = -1e30
+"""Logit of a token that could not be sampled. Its probability is 0, and its products with 0 are numbers."""
 _ALIGNMENT = 256
 """Chunks of more tokens than this have a multiple of it, for which matrix products on a GPU are fastest."""
 
@@ -38,6 +40,7 @@ def target_scores(
     weight: Tensor,
     targets: Tensor,
     *,
+    support: Tensor | None = None,
     bias: Tensor | None = None,
     form: HeadForm = _PLAIN,
     temperature: float = 1.0,
@@ -47,10 +50,10 @@ def target_scores(
     """Returns the targets' logprobs, in their shape, and the entropies `[tokens]`: float32, in nats, with gradient.
 
     hidden: `[tokens, hidden size]`; weight: `[vocabulary, hidden size]`, bias: `[vocabulary]` of the linear head;
-    targets: int64 `[tokens]`, or `[tokens, n]` for several of each token. form: what the head does to its products; the
-    logits are then divided by `temperature`. chunk_bytes: size of the logits that exist at once, and that are kept for
-    the backward pass; by default by device. is_compiled: everything but the matrix products is compiled, so that no
-    logits are stored in float32.
+    targets: int64 `[tokens]`, or `[tokens, n]` for several of each token. support: as in `within`. form: what the head
+    does to its products; the logits are then divided by `temperature`. chunk_bytes: size of the logits that exist at
+    once, and that are kept for the backward pass; by default by device. is_compiled: everything but the matrix products
+    is compiled, so that no logits are stored in float32.
     """
     limit, kept_bytes = (chunk_bytes, chunk_bytes) if chunk_bytes else _limits(hidden.device, is_compiled=is_compiled)
     kept_bytes = kept_bytes if torch.is_grad_enabled() else 0
@@ -62,6 +65,7 @@ def target_scores(
         weight,
         bias,
         targets.view(len(hidden), -1) if len(hidden) else targets.view(0, 1),
+        support,
         form,
         temperature,
         chunk_tokens,
@@ -69,6 +73,19 @@ def target_scores(
         is_compiled,
     )
     return logprobs.view(targets.shape), entropies
+
+
+def within(logits: Tensor, support: Tensor | None) -> Tensor:
+    """Returns the logits `[tokens, vocabulary]` with `_EXCLUDED` for tokens that are not in the kept sets.
+
+    support: int64 `[tokens, n]`, -1 where there is no token; a row of -1, or None: all tokens are kept.
+    """
+    if support is None:
+        return logits
+    ids = support.clamp(min=0)
+    kept = logits.gather(-1, ids).masked_fill(support < 0, _EXCLUDED)
+    only = torch.full_like(logits, _EXCLUDED).scatter_reduce(-1, ids, kept, "amax")
+    return torch.where((support >= 0).any(-1, keepdim=True), only, logits)
 
 
 def with_candidates(targets: Tensor, candidates: Tensor | None) -> Tensor:
@@ -102,6 +119,7 @@ class _TargetScores(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
+        support: Tensor | None,
         form: HeadForm,
         temperature: float,
         chunk_tokens: int,
@@ -116,19 +134,19 @@ class _TargetScores(torch.autograd.Function):
         for chunk in _chunks(len(hidden), chunk_tokens):
             products = torch.nn.functional.linear(hidden[chunk], weight, bias)
             normalizers[chunk], logprobs[chunk], entropies[chunk] = statistics(
-                products, targets[chunk], form, temperature
+                products, targets[chunk], _part(support, chunk), form, temperature
             )
             if keeps_products:
                 kept.append(products)
             del products
-        ctx.save_for_backward(hidden, weight, bias, targets, normalizers, entropies, *kept)
+        ctx.save_for_backward(hidden, weight, bias, targets, support, normalizers, entropies, *kept)
         ctx.form, ctx.temperature, ctx.chunk_tokens, ctx.is_compiled = form, temperature, chunk_tokens, is_compiled
         return logprobs, entropies
 
     @staticmethod
     @timed("head_s")
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, normalizers, entropies, *kept = ctx.saved_tensors
+        hidden, weight, bias, targets, support, normalizers, entropies, *kept = ctx.saved_tensors
         products_gradient = _compiled(_products_gradient) if ctx.is_compiled else _products_gradient
         grad_logprobs, grad_entropies = grads
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
@@ -140,6 +158,7 @@ class _TargetScores(torch.autograd.Function):
             gradient = products_gradient(
                 products,
                 targets[chunk],
+                _part(support, chunk),
                 normalizers[chunk],
                 entropies[chunk],
                 grad_logprobs[chunk],
@@ -159,13 +178,15 @@ class _TargetScores(torch.autograd.Function):
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight.dtype),
             None if grad_bias is None else grad_bias.to(bias.dtype),
-            *(None,) * 6,
+            *(None,) * 7,
         )
 
 
-def _statistics(products: Tensor, targets: Tensor, form: HeadForm, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+def _statistics(
+    products: Tensor, targets: Tensor, support: Tensor | None, form: HeadForm, temperature: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Returns logarithms of the sums of exponentials, logprobs of the targets `[tokens, n]`, and entropies."""
-    scaled = _divided(form.logits(products), temperature)
+    scaled = within(_divided(form.logits(products), temperature), support)
     normalizers = scaled.logsumexp(-1)
     logs = scaled - normalizers[:, None]
     return normalizers, logs.gather(-1, targets), -logs.exp().mul_(logs).sum(-1)
@@ -174,6 +195,7 @@ def _statistics(products: Tensor, targets: Tensor, form: HeadForm, temperature: 
 def _products_gradient(
     products: Tensor,
     targets: Tensor,
+    support: Tensor | None,
     normalizers: Tensor,
     entropies: Tensor,
     grad_logprobs: Tensor,
@@ -182,7 +204,7 @@ def _products_gradient(
     temperature: float,
 ) -> Tensor:
     """Returns the gradient of the linear layer's products, in their element type."""
-    logs = _divided(form.logits(products), temperature) - normalizers[:, None]
+    logs = within(_divided(form.logits(products), temperature), support) - normalizers[:, None]
     # -p * (sum of g_logprob + g_entropy * (log p + H)), then + g_logprob at each target
     factor = (grad_logprobs.sum(-1) + grad_entropies * entropies)[:, None] / -temperature
     gradient = logs.exp()
@@ -197,6 +219,10 @@ def _products_gradient(
     if form != _PLAIN:
         gradient *= form.slopes(form.logits(products))
     return gradient.to(products.dtype)
+
+
+def _part(support: Tensor | None, chunk: slice) -> Tensor | None:
+    return None if support is None else support[chunk]
 
 
 def _divided(logits: Tensor, temperature: float) -> Tensor:

@@ -87,11 +87,9 @@ class SequenceScorer(nn.Module):
         tensors = {
             "input_ids": pad(pack.input_ids, (0, padding))[None, begin : begin + part],
             "predictors": pack.predictors[own_tokens] - begin,
-            "targets": pack.targets[own_tokens],
             "own_tokens": own_tokens,
+            **{name: values[own_tokens] for name, values in pack.target_tensors().items()},
         }
-        if pack.candidates is not None:
-            tensors["candidates"] = pack.candidates[own_tokens]
         return SliceInputs(
             **{name: _uploaded(value, self._device) for name, value in tensors.items()},
             arguments={

@@ -132,6 +132,7 @@ class _Scorer:
             hidden[0].index_select(0, pack.predictors.to(self.device)),
             self._model.lm_head.weight,
             with_candidates(pack.targets, pack.candidates).to(self.device),
+            support=None if pack.support is None else pack.support.to(self.device),
             temperature=temperature,
         )
         return logprobs.clone(), entropy.clone()  # views would lose FSDP's hook at an operation in place

@@ -14,7 +14,7 @@ from transformers import PretrainedConfig
 from astraflow.contract.batches import Batch, Rows
 from astraflow.contract.ids import node_name
 from astraflow.contract.rollouts.limits import MAX_LOGPROB, MIN_LOGPROB, RowLimits
-from astraflow.contract.rollouts.token_columns import TokenColumn
+from astraflow.contract.rollouts.token_columns import ID_COLUMNS
 from astraflow.contract.rollouts.trajectories import NO_VERSION, TrajectoryColumns
 from astraflow.contract.training_metrics import DROPPED_PREFIX, DROPPED_ROWS
 from astraflow.runtime.logs import get_logger
@@ -59,9 +59,8 @@ def _bad_rows(columns: TrajectoryColumns, limits: RowLimits, *, newest: int) -> 
     is_logprob = (logprobs >= MIN_LOGPROB) & (logprobs <= MAX_LOGPROB)  # false for what is not a number
     begins_written = (versions[span_ends[:-1]] != NO_VERSION) & (np.diff(span_ends) > 0)
     yield from _of_entries(ids >= (limits.vocabulary or 2**31), token_ends, "token_id")
-    candidates = columns.token_columns.get(TokenColumn.TOP_TOKENS)
-    if candidates is not None:
-        largest = candidates.max(1, initial=0)
+    for column in ID_COLUMNS & columns.token_columns.keys():
+        largest = columns.token_columns[column].max(1, initial=0)
         yield from _of_entries(largest >= (limits.vocabulary or 2**31), logprob_ends, "token_id")
     yield from _of_rows(np.diff(token_ends) > (limits.tokens or np.inf), "tokens")
     yield from _of_rows(begins_written, "no_context")

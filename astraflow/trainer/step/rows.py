@@ -12,7 +12,6 @@ from torch import Tensor
 from astraflow.contract.batches import Batch, Rows
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import TaskId, Version
-from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import NO_VERSION, BoolArray, Float32Array, Int32Array, TrajectoryColumns
 
 
@@ -110,19 +109,17 @@ class StepRows:
             "turn_rewards": torch.from_numpy(self.turn_rewards[turns]),
             "turn_discounts": torch.from_numpy(self.turn_discounts[turns]),
             "behaviour_logprobs": torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *logprobs])),
-            **self._top_tokens(rows),
+            **self._token_columns(rows),
         }
 
-    def _top_tokens(self, rows: Sequence[int]) -> dict[str, Tensor]:
+    def _token_columns(self, rows: Sequence[int]) -> dict[str, Tensor]:
         columns = self.columns.token_columns
-        if TokenColumn.TOP_TOKENS not in columns:
+        if not columns:
             return {}
         ends = self.columns.logprob_ends
         own = np.concatenate([np.zeros(0, np.int64), *(np.arange(*ends[row : row + 2]) for row in rows)])
-        return {
-            "top_tokens": torch.from_numpy(columns[TokenColumn.TOP_TOKENS][own]),
-            "top_logprobs": torch.from_numpy(columns[TokenColumn.TOP_LOGPROBS][own].astype(np.float32)),
-        }
+        tensors = {column.value: torch.from_numpy(array[own]) for column, array in columns.items()}
+        return {name: values.float() if values.is_floating_point() else values for name, values in tensors.items()}
 
 
 def _slots(tasks: Sequence[TaskId], columns: TrajectoryColumns) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -81,6 +81,8 @@ class Share:
     """int32 `[tokens, k]`: `TokenColumn.TOP_TOKENS`; None if no engine recorded them."""
     top_logprobs: Tensor | None = None
     """float32 `[tokens, k]`."""
+    support: Tensor | None = None
+    """int32 `[tokens, n]`: `TokenColumn.SUPPORT`; None if every token was sampled from the whole vocabulary."""
 
     def token_data(self, device: torch.device) -> TokenData:
         """Returns this rank's tokens of the whole batch on `device`, with the advantages of their rows."""
@@ -97,10 +99,7 @@ class Share:
             advantages=spread(self.row_advantages[self.turn_rows]),
             turn_rewards=spread(self.turn_rewards),
             turn_discounts=spread(self.turn_discounts),
-            **{
-                name: None if (values := getattr(self, name)) is None else values.to(device)
-                for name in _OPTIONAL_TENSORS
-            },
+            **{name: None if (values := getattr(self, name)) is None else values.to(device) for name in _TOKEN_TENSORS},
         )
 
     def encode(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
@@ -129,7 +128,7 @@ class Share:
     def decode(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Share:
         """Returns the share that `encode` encoded."""
         tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
-        packs = list(_with_candidates(_decode_packs(facts, tensors), tensors.get("top_tokens")))
+        packs = _with_columns(_decode_packs(facts, tensors), tensors)
         ends = np.cumsum([0, *facts["packs"]])
         return cls(
             version=facts["version"],
@@ -145,7 +144,8 @@ class Share:
 
 _TURN_TENSORS = ("turn_rows", "turn_indices", "turn_lengths", "turn_rewards", "turn_discounts")
 _SHARE_TENSORS = ("row_advantages", "is_own_version", *_TURN_TENSORS, "behaviour_logprobs")
-_OPTIONAL_TENSORS = ("teacher_logprobs", "top_tokens", "top_logprobs")
+_TOKEN_TENSORS = ("teacher_logprobs", "top_tokens", "top_logprobs")
+_OPTIONAL_TENSORS = (*_TOKEN_TENSORS, "support")
 _PACK_TENSORS = ("input_ids", "predictors", "targets")
 
 
@@ -178,12 +178,14 @@ def _decode_packs(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> li
     return packs
 
 
-def _with_candidates(packs: Sequence[Pack], top_tokens: Tensor | None) -> Iterator[Pack]:
-    """Returns the packs with those of the tokens that are theirs as candidates. top_tokens: of all packs, in order."""
-    if top_tokens is None:
-        return iter(packs)
-    parts = top_tokens.long().split([len(pack.targets) for pack in packs])
-    return (replace(pack, candidates=part) for pack, part in zip(packs, parts, strict=True))
+def _with_columns(packs: Sequence[Pack], tensors: Mapping[str, Tensor]) -> Sequence[Pack]:
+    """Returns the packs with their parts of the columns that the head needs. tensors: of all packs, in order."""
+    sizes = [len(pack.targets) for pack in packs]
+    for field, name in (("candidates", "top_tokens"), ("support", "support")):
+        if name in tensors:
+            parts = tensors[name].long().split(sizes)
+            packs = [replace(pack, **{field: part}) for pack, part in zip(packs, parts, strict=True)]
+    return packs
 
 
 def _positions(segment: Segment) -> Tensor:
@@ -304,9 +306,7 @@ def _share(
 ) -> Share:
     """Returns a rank's share. batches: units of its packs and trained tokens of all rows, by optimizer batch."""
     turns = rows.turns([row for bins, _ in batches for units in bins for unit in units for row in unit.rows])
-    packs = _with_candidates(
-        [build_pack(rows, units) for bins, _ in batches for units in bins], turns.get("top_tokens")
-    )
+    packs = iter(_with_columns([build_pack(rows, units) for bins, _ in batches for units in bins], turns))
     return Share(
         version=int(rows.version),
         rows=facts,

@@ -70,7 +70,7 @@ def decode_recorded_generation(message: pb.RecordedGeneration) -> RecordedGenera
             logprobs=_logprobs(message.logprobs, what=what),
             spans=tuple(_decode_version_span(span, what=what) for span in message.spans),
             finish=_decode_finish(message.finish, what=what),
-            columns=_columns(message, len(tokens), what=what),
+            columns=_columns(message, tokens, what=what),
         ),
     )
 
@@ -111,15 +111,15 @@ def _logprobs(data: bytes, *, what: str) -> Float32Array:
     return logprobs
 
 
-def _columns(message: pb.RecordedGeneration, tokens: int, *, what: str) -> TokenColumns:
-    size = columns_size(message.token_columns, tokens=tokens)
+def _columns(message: pb.RecordedGeneration, tokens: Int32Array, *, what: str) -> TokenColumns:
+    size = columns_size(message.token_columns, tokens=len(tokens))
     if len(message.column_arrays) != size:
         raise InvalidInput(
-            f"{what}: its token columns have {len(message.column_arrays)} bytes; send {size} for {tokens} tokens",
+            f"{what}: its token columns have {len(message.column_arrays)} bytes; send {size} for {len(tokens)} tokens",
             code="partial_rollout.invalid",
         )
     arrays = np.frombuffer(message.column_arrays, dtype=np.uint8)
-    return decode_columns(message.token_columns, arrays, tokens=tokens)
+    return decode_columns(message.token_columns, arrays, sampled=tokens)
 
 
 def _check_width(data: bytes, *, what: str) -> None:

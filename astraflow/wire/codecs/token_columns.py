@@ -12,6 +12,7 @@ from astraflow.contract.rollouts.token_columns import (
     TokenColumns,
     check_columns,
 )
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.wire.codecs.frames import Arrays
 from astraflow.wire.pb import common_pb2 as pb
 
@@ -32,22 +33,24 @@ def columns_size(entries: Iterable[pb.TokenColumn], *, tokens: int) -> int:
             raise InvalidInput(
                 f"cannot decode the token column {entry.name!r} of width {entry.width}: it is unknown, sent twice, or "
                 f"not 1 to {MAX_WIDTH} wide; send {', '.join(_COLUMNS)} at most once each",
-                code="token_column.invalid",
+                code="token_column.unknown",
             )
         known.add(entry.name)
         size += tokens * entry.width * _COLUMNS[entry.name].dtype.itemsize
     return size
 
 
-def decode_columns(entries: Iterable[pb.TokenColumn], arrays: Arrays, *, tokens: int) -> TokenColumns:
-    """Entries and their arrays, of `columns_size` bytes -> columns, which are views. Raises: InvalidInput."""
+def decode_columns(entries: Iterable[pb.TokenColumn], arrays: Arrays, *, sampled: Int32Array) -> TokenColumns:
+    """Entries and their arrays, of `columns_size` bytes -> columns, which are views. sampled: tokens that the columns
+    are of. Raises: InvalidInput."""
+    tokens = len(sampled)
     columns: dict[TokenColumn, ColumnArray] = {}
     end = 0
     for entry in entries:
         column = _COLUMNS[entry.name]
         begin, end = end, end + tokens * entry.width * column.dtype.itemsize
         columns[column] = arrays[begin:end].view(column.dtype).reshape(tokens, entry.width)
-    check_columns(columns, tokens=tokens)
+    check_columns(columns, sampled=sampled)
     return columns
 
 

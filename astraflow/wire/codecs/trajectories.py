@@ -172,12 +172,19 @@ def decode_trajectories(message: pb.Trajectories, arrays: Arrays) -> Trajectorie
         span_versions=[version + NO_VERSION for version in versions],
         tokens=tokens,
         logprobs=logprobs,
-        token_columns=decode_columns(message.token_columns, rest, tokens=written),
+        token_columns=_token_columns(message, rest, tokens),
     )
     _check_extremes(columns.extremes)
     for details in message.details:
         _add_details(columns, details)
     return Trajectories(columns, 0, len(columns))
+
+
+def _token_columns(message: pb.Trajectories, arrays: Arrays, tokens: Int32Array) -> TokenColumns:
+    if not message.token_columns:
+        return {}
+    is_written = np.repeat(np.array(message.span_versions, np.int64) > 0, np.array(message.span_lengths, np.int64))
+    return decode_columns(message.token_columns, arrays, sampled=tokens[is_written])
 
 
 def _policies(message: pb.Trajectories) -> list[PolicyId]:

@@ -31,9 +31,10 @@ class AnswerOptions(Config):
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of every policy; 1 samples from the distribution that is trained."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Share of the probability that is sampled from, most likely tokens first."""
+    """Share of the probability that is sampled from, most likely tokens first; of at most 64 tokens in training, where
+    `top_k` says nothing else."""
     top_k: int = Field(default=0, ge=0)
-    """Number of most likely tokens that are sampled from; 0: all."""
+    """Number of most likely tokens that are sampled from, at most 256 in training; 0: all."""
     min_p: float = Field(default=0.0, ge=0, lt=1)
     """Smallest probability of a sampled token, relative to the most likely token; 0: no limit."""
     stop_strings: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
@@ -44,9 +45,9 @@ class AnswerOptions(Config):
     json_schema: Annotated[str, SettableBy.AGENT] = ""
     """JSON schema, as JSON, that an answer must match; the engine samples only tokens that fit. Empty: none."""
     allow_truncated_sampling: Annotated[bool, SettableBy.AGENT] = False
-    """Lets a training flow sample from another distribution (`top_p`, `top_k`, `min_p`, `json_schema`, or the
-    temperature of a client), although the trainer recomputes logprobs over the full distribution at the temperature of
-    the algorithm, so that every importance ratio is biased."""
+    """Lets a training flow sample from a distribution that is not recorded (`top_p`, `top_k`, `min_p`, `json_schema`,
+    or the temperature of a client), although the trainer computes logprobs over all tokens at the temperature of the
+    algorithm, so that every importance ratio is biased. Engines that record kept sets need it for none but the last."""
 
     @field_validator("stop_strings")
     @classmethod

@@ -26,23 +26,36 @@ def written(columns: TokenColumns, tokens: int) -> Trajectory:
     return replace(make.trajectory(prompt_tokens=2, model_tokens=tokens), token_columns=columns)
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {TokenColumn.TOP_TOKENS: np.zeros((2, 1), "<i4")},
-        {**top([[1], [2]]), TokenColumn.TOP_LOGPROBS: np.zeros((2, 2), "<f2")},
-        top([[1]]),
-        top([[1], [-2]]),
-        top([[1], [2]], logprob=0.5),
-        top([[1, 2, 3], [4, 5, 6]]),
-        top([[1], [2]], logprob=float("nan")),
-        {**top([[1], [2]]), TokenColumn.TOP_TOKENS: np.ones((2, 1), "<i8")},
-        {**top([[1], [2]]), TokenColumn.TOP_TOKENS: np.ones(2, "<i4")},
-    ],
-)
-def test_columns_with_values_that_no_sampler_has_are_refused(columns: Any) -> None:
-    with raises_code(InvalidInput, "token_column.invalid"):
-        check_columns(columns, tokens=2)
+def kept(ids: list[list[int]]) -> TokenColumns:
+    return {TokenColumn.SUPPORT: np.array(ids, "<i4")}
+
+
+BAD = [
+    ({TokenColumn.TOP_TOKENS: np.zeros((2, 1), "<i4")}, "wrong_shape"),
+    ({**top([[1], [2]]), TokenColumn.TOP_LOGPROBS: np.zeros((2, 2), "<f2")}, "wrong_shape"),
+    (top([[1]]), "wrong_shape"),
+    ({**top([[1], [2]]), TokenColumn.TOP_TOKENS: np.ones((2, 1), "<i8")}, "wrong_shape"),
+    ({**top([[1], [2]]), TokenColumn.TOP_TOKENS: np.ones(2, "<i4")}, "wrong_shape"),
+    (top([[1], [-2]]), "invalid_id"),
+    (kept([[8, -1], [-2, 9]]), "invalid_id"),
+    (kept([[8, -1], [-1, 9]]), "invalid_id"),
+    (top([[1], [2]], logprob=0.5), "invalid_logprob"),
+    (top([[1, 2, 3], [4, 5, 6]]), "invalid_logprob"),
+    (top([[1], [2]], logprob=float("nan")), "invalid_logprob"),
+    (kept([[8, 1], [8, 1]]), "lacks_sampled"),
+]
+"""Columns of the sampled tokens 8 and 9, and the codes of their refusals."""
+
+
+@pytest.mark.parametrize(("columns", "code"), BAD)
+def test_columns_with_values_that_no_sampler_has_are_refused(columns: Any, code: str) -> None:
+    with raises_code(InvalidInput, f"token_column.{code}"):
+        check_columns(columns, sampled=np.array([8, 9], np.int32))
+
+
+def test_kept_sets_name_the_sampled_token_or_nothing_where_all_tokens_could_be_sampled() -> None:
+    check_columns(kept([[3, 8, 5], [-1, -1, -1]]), sampled=np.array([8, 9], np.int32))
+    check_columns(kept([[8, -1], [1, 9]]), sampled=np.array([8, 9], np.int32))
 
 
 def test_joined_parts_have_absent_entries_where_a_part_lacks_a_column_or_is_narrower() -> None:

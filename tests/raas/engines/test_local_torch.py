@@ -90,6 +90,31 @@ async def test_the_most_likely_tokens_are_recorded_for_requests_that_ask(engine:
     np.testing.assert_allclose(np.exp(logprobs.astype(np.float64)).sum(1), 1, atol=2e-3)
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "filters", [{"top_p": 0.9}, {"top_k": 6}, {"min_p": 0.5}, {"top_p": 0.5, "top_k": 40, "min_p": 0.1}], ids=str
+)
+async def test_logprobs_are_those_of_a_plain_forward_pass_over_the_recorded_kept_sets(
+    engine: Engine, filters: dict[str, Any]
+) -> None:
+    asking = Sampling(max_new_tokens=12, temperature=0.7, **filters).recording_support()
+    texts = prompts(6)
+
+    generations = await generated(engine, texts, asking)
+
+    for text, generation in zip(texts, generations, strict=True):
+        assert generation.has_support
+        whole = torch.from_numpy(np.concatenate([text, generation.tokens]).astype(np.int64))
+        logits = make_torch.model(0)(whole[None]).logits[0, len(text) - 1 : -1].double() / 0.7
+        for position, kept in enumerate(generation.columns[TokenColumn.SUPPORT]):
+            ids = torch.from_numpy(kept[kept >= 0].astype(np.int64))
+            assert 1 <= len(set(ids.tolist())) == len(ids) <= asking.top_k
+            left = torch.ones(logits.shape[-1], dtype=torch.bool).index_fill_(0, ids, False)
+            assert logits[position, left].max() <= logits[position, ids].min()
+            logprob = logits[position, generation.tokens[position]] - logits[position, ids].logsumexp(0)
+            assert float(logprob) == pytest.approx(generation.logprobs[position], abs=1e-5)
+
+
 @pytest.mark.long
 @pytest.mark.anyio
 async def test_logprobs_match_a_plain_forward_pass_under_concurrency(engine: Engine) -> None:

@@ -13,6 +13,7 @@ from astraflow.contract.rollouts.failures import Boundary, Failure, RolloutFaile
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.tasks import Prompt, Task, prompt_position
+from astraflow.contract.rollouts.token_columns import DEFAULT_SUPPORT, MAX_SUPPORT, TokenColumn
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
@@ -166,10 +167,12 @@ async def test_failures_have_the_boundary_where_they_occurred(name: str, boundar
     assert problem.message.startswith(message)
 
 
-async def sampled(options: dict[str, Any], **changes: Any) -> Failure | None:
+async def sampled(options: dict[str, Any], engine: FakeEngine | None = None, **changes: Any) -> Failure | None:
     """Returns the failure of an episode of a workflow that samples so. changes: of the flow."""
     spec = replace(flow(workflow={"kind": "test_sampler", **options}), temperatures={SOLVER: 1.0})
-    run = runner(FakeDataflow(flows=(replace(spec, **changes),)), serving(FakeEngine(version=0)), NodeCounters())
+    run = runner(
+        FakeDataflow(flows=(replace(spec, **changes),)), serving(engine or FakeEngine(version=0)), NodeCounters()
+    )
     return (await run.run(make.task(), RolloutRecorder())).failure
 
 
@@ -185,6 +188,20 @@ async def test_samples_of_another_distribution_are_not_trained(options: dict[str
     assert all(word in failure.message for word in ("algorithm.temperature", "temperature"))
     assert await sampled({**options, "is_trained": False}) is None, "samples for other purposes are free"
     assert await sampled(options, temperatures={}) is None, "an evaluation, or a loss that reads no recorded logprobs"
+
+
+async def test_filtered_samples_are_trained_where_the_engine_records_kept_sets() -> None:
+    engine, filtered = FakeEngine(version=0), {"top_p": 0.8, "min_p": 0.1}
+    engine.records = frozenset((TokenColumn.SUPPORT,))
+
+    assert await sampled(filtered, engine) is None
+    assert await sampled({"top_k": MAX_SUPPORT + 1}, engine) is not None, "the sets would not fit"
+    assert await sampled({**filtered, "temperature": 0.7}, engine) is not None
+    assert await sampled(filtered, engine, temperatures={}) is None
+
+    recorded = [(sampling.with_support, sampling.top_k) for sampling in engine.samplings]
+    assert recorded[:2] == [(True, DEFAULT_SUPPORT), (False, 0)], "the answer, and one of the whole distribution"
+    assert recorded[-2:] == [(False, 0)] * 2, "an evaluation needs no kept sets"
 
 
 async def test_samples_at_the_temperature_of_the_algorithm_are_trained() -> None:

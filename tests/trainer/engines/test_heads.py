@@ -77,6 +77,39 @@ def test_several_targets_of_a_token_have_the_values_and_gradients_of_single_ones
         torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("chunk_bytes", [5000, 1 << 24])
+@pytest.mark.parametrize("form", [PLAIN, HeadForm(scale=0.5, bound=1.5)])
+def test_a_distribution_over_kept_sets_has_the_values_and_gradients_of_their_logits_alone(
+    chunk_bytes: int, form: HeadForm
+) -> None:
+    random = torch.Generator().manual_seed(4)
+    hidden, weight = (torch.randn(size, 12, generator=random).requires_grad_() for size in (23, 301))
+    support = torch.stack([torch.randperm(301, generator=random)[:7] for _ in range(23)])
+    targets = support[:, :2].clone()
+    for row, size in enumerate(torch.randint(0, 7, (23,), generator=random).tolist()):
+        support[row, size:] = -1  # 0: all tokens are kept; 1: the sampled one alone
+    by_logprob, by_entropy = torch.randn(23, 1, generator=random), torch.randn(23, generator=random)
+
+    logprobs, entropy = target_scores(
+        hidden, weight, targets[:, :1], support=support, form=form, temperature=0.7, chunk_bytes=chunk_bytes
+    )
+    logits = torch.nn.functional.linear(hidden.double(), weight.double()) * form.scale
+    logits = (logits if form.bound is None else form.bound * torch.tanh(logits / form.bound)) / 0.7
+    alone = [logits[row, kept[kept >= 0] if kept[0] >= 0 else slice(None)] for row, kept in enumerate(support)]
+    expected = torch.stack([logits[row, targets[row, :1]] - own.logsumexp(0) for row, own in enumerate(alone)])
+    entropies = torch.stack([-(own.softmax(0) * own.log_softmax(0)).sum() for own in alone])
+
+    torch.testing.assert_close((logprobs.double(), entropy.double()), (expected, entropies), atol=1e-5, rtol=1e-5)
+    for actual, correct in zip(
+        *(
+            torch.autograd.grad((values * by_logprob).sum() + (spread * by_entropy).sum(), [hidden, weight])
+            for values, spread in ((logprobs, entropy), (expected, entropies))
+        ),
+        strict=True,
+    ):
+        torch.testing.assert_close(actual, correct, atol=1e-5, rtol=1e-5)
+
+
 def test_a_frozen_head_has_no_gradient_but_propagates_one() -> None:
     hidden = torch.randn(5, 4).requires_grad_()
     weight, targets = torch.randn(7, 4), torch.arange(5)

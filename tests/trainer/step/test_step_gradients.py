@@ -40,6 +40,10 @@ CASES = {
     "rows": Case(engine_options=ROWS),
     "rows, packs of 100 tokens": Case(engine_options=ROWS, micro_batch_tokens=100, has_critic=True),
     "rows, experts, each alone": Case(engine_options=ROWS, micro_batch_tokens=1, experts=4, is_tied=False),
+    "filtered": Case(batch=mixed_batch(support=9), micro_batch_tokens=64),
+    "filtered, minibatches": Case(batch=mixed_batch(support=9), minibatches=2, is_tied=False),
+    "filtered, rows": Case(batch=mixed_batch(support=9), engine_options=ROWS),
+    "filtered, tree": Case(batch=mixed_batch(support=9), engine_options={"batching": Batching.TREE}),
     "centred": Case(loss="reinforce, tis", head=5, batch=mixed_batch(head=5), micro_batch_tokens=64),
     "centred, rows": Case(loss="reinforce, tis", head=5, batch=mixed_batch(head=5), engine_options=ROWS),
     "centred, tree": Case(

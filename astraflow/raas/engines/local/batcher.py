@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from astraflow.contract.errors import InternalError
-from astraflow.contract.rollouts.generation import Finish
-from astraflow.contract.rollouts.token_columns import ColumnArray
+from astraflow.contract.rollouts.generation import Finish, Sampling
+from astraflow.contract.rollouts.token_columns import TokenColumn, TokenColumns
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.causal import logits_at
 from astraflow.models.output_head import HeadForm
@@ -163,11 +163,10 @@ class Batcher(ABC):
     def _append(self, first: int, logits: Tensor) -> list[EndedSequence]:
         """Draws a token for each of `running[first:]` from its row of logits; removes and returns ended sequences."""
         sequences = self.running[first:]
-        tokens, logprobs, top = self._next_tokens(sequences, logits)
+        tokens, logprobs, columns = self._next_tokens(sequences, logits)
         ended: dict[int, EndedSequence] = {}
         for row, sequence in enumerate(sequences):
-            if top is not None and sequence.sampling.top_tokens:
-                sequence.top.append((top[0][row], top[1][row]))
+            sequence.record({column: values[row] for column, values in columns.items()})
             finish = sequence.append(tokens[row], logprobs[row])
             if finish is not None:
                 self._retain(first + row)
@@ -175,11 +174,9 @@ class Batcher(ABC):
         self._free(ended)
         return list(ended.values())
 
-    def _next_tokens(
-        self, sequences: list[Sequence], logits: Tensor
-    ) -> tuple[list[int], list[float], tuple[ColumnArray, ColumnArray] | None]:
-        """Returns the next token of each sequence, drawn or forced, its logprob, and the most likely tokens with their
-        logprobs, `[sequences, k]`, as many as any sequence records; None for none."""
+    def _next_tokens(self, sequences: list[Sequence], logits: Tensor) -> tuple[list[int], list[float], TokenColumns]:
+        """Returns the next token of each sequence, drawn or forced, its logprob, and columns, `[sequences, k]`, as wide
+        as any sequence records."""
         samplings = [sequence.sampling for sequence in sequences]
         distribution = log_distribution(
             logits,
@@ -200,11 +197,7 @@ class Batcher(ABC):
                 "cannot sample: the logits of the model are not finite; check its weights and the option compute_dtype",
                 code="engine.non_finite_logits",
             )
-        width = min(max(sampling.top_tokens for sampling in samplings), distribution.shape[-1])
-        if not width:
-            return tokens.tolist(), logprobs, None
-        values, ids = distribution.topk(width, dim=-1)
-        return tokens.tolist(), logprobs, (ids.to("cpu", torch.int32).numpy(), values.to("cpu", torch.float16).numpy())
+        return tokens.tolist(), logprobs, _columns(distribution, samplings)
 
     def _cuts(self, values: list[float] | list[int], *, without: int) -> Tensor | None:
         """Returns the values `[rows]`; None when no row has a cut."""
@@ -219,6 +212,20 @@ class Batcher(ABC):
 
     def _to_device(self, values: npt.NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(values).to(self._device)
+
+
+def _columns(distribution: Tensor, samplings: list[Sampling]) -> TokenColumns:
+    """Returns the most likely tokens of each distribution, and those with a probability."""
+    width = max(max(sampling.top_tokens, sampling.top_k * sampling.with_support) for sampling in samplings)
+    if not width:
+        return {}
+    values, ids = distribution.topk(min(width, distribution.shape[-1]), dim=-1)
+    arrays = {
+        TokenColumn.TOP_TOKENS: ids,
+        TokenColumn.TOP_LOGPROBS: values.half(),
+        TokenColumn.SUPPORT: ids.masked_fill(values == -torch.inf, -1),
+    }
+    return {column: array.cpu().numpy().astype(column.dtype) for column, array in arrays.items()}
 
 
 def by_length(joining: list[Joining]) -> list[list[Joining]]:

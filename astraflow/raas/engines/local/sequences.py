@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,8 +33,8 @@ class Sequence:
     """Returns the text of tokens; required for stop strings."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    top: list[tuple[ColumnArray, ColumnArray]] = field(default_factory=list)
-    """For each token the most likely ones and their logprobs, if the request asks for them: at least as many."""
+    columns: dict[TokenColumn, list[ColumnArray]] = field(default_factory=dict)
+    """For each token its entries in the columns that the request asks for, at least as many."""
     spans: list[VersionSpan] = field(default_factory=list)
     """Version spans of the tokens before the latest weight swap."""
 
@@ -55,6 +55,11 @@ class Sequence:
             return Finish.STOP
         return Finish.LENGTH if len(self.tokens) >= self.sampling.max_new_tokens else None
 
+    def record(self, entries: TokenColumns) -> None:
+        """Keeps the next token's entries, `[width]`, in the columns that the request asks for."""
+        for column in self._widths():
+            self.columns.setdefault(column, []).append(entries[column])
+
     def _ends_with_stop_string(self) -> bool:
         """Returns whether the last token completed a stop string; decodes only the tokens that can be part of it."""
         stops = self.sampling.stop_strings
@@ -73,7 +78,7 @@ class Sequence:
         """Discards the generated tokens: a score must come from a single version."""
         self.tokens.clear()
         self.logprobs.clear()
-        self.top.clear()
+        self.columns.clear()
         self.spans.clear()
 
     def generation(self, finish: Finish) -> Generation:
@@ -83,17 +88,19 @@ class Sequence:
             logprobs=np.array(self.logprobs, dtype=np.float32),
             spans=tuple(self.spans),
             finish=finish,
-            columns=self._columns() if self.sampling.top_tokens else {},
+            columns={column: self._column(column, width) for column, width in self._widths().items()},
         )
 
-    def _columns(self) -> TokenColumns:
-        count, width = len(self.tokens), self.sampling.top_tokens
-        columns = {column: np.full((count, width), column.absent, column.dtype) for column in TOP_COLUMNS}
-        for row, (tokens, logprobs) in enumerate(self.top):
-            kept = len(tokens[:width])
-            columns[TokenColumn.TOP_TOKENS][row, :kept] = tokens[:width]
-            columns[TokenColumn.TOP_LOGPROBS][row, :kept] = logprobs[:width]
-        return columns
+    def _widths(self) -> Mapping[TokenColumn, int]:
+        sampling = self.sampling
+        widths = dict.fromkeys(TOP_COLUMNS, sampling.top_tokens) if sampling.top_tokens else {}
+        return {**widths, TokenColumn.SUPPORT: sampling.top_k} if sampling.with_support else widths
+
+    def _column(self, column: TokenColumn, width: int) -> ColumnArray:
+        array = np.full((len(self.tokens), width), column.absent, column.dtype)
+        for row, entries in enumerate(self.columns.get(column, ())):
+            array[row, : len(entries)] = entries[:width]
+        return array
 
 
 def random_stream_key(seed: int, request_id: str) -> int:

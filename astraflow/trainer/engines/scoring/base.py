@@ -24,6 +24,8 @@ class PackInputs:
     """int64 `[tokens]`."""
     candidates: Tensor | None = None
     """int64 `[tokens, k]`: `Pack.candidates`."""
+    support: Tensor | None = None
+    """int64 `[tokens, n]`: `Pack.support`."""
     is_token: Tensor | None = None
     """bool: False for padding in the flattened `input_ids`; None: there is none."""
     arguments: dict[str, Any]
@@ -73,9 +75,9 @@ class BatchedForward(ABC):
         """
         return inputs
 
-    def candidates(self, pack: Pack) -> Tensor | None:
-        """Returns the pack's candidates on the device."""
-        return None if pack.candidates is None else self.on_device(pack.candidates)
+    def targets(self, pack: Pack) -> dict[str, Tensor]:
+        """Returns on the device what the head needs of the trained tokens: fields of `PackInputs`."""
+        return {name: self.on_device(values) for name, values in pack.target_tensors().items()}
 
     def on_device(self, values: Tensor) -> Tensor:
         """Returns the values on the device."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.models.output_head import HeadForm
-from astraflow.trainer.engines.heads import target_scores, token_scores, with_candidates
+from astraflow.trainer.engines.heads import target_scores, token_scores, with_candidates, within
 from astraflow.trainer.engines.scoring.base import PackInputs
 
 
@@ -39,6 +39,7 @@ class TargetHead:
             states,
             layer.weight,
             with_candidates(inputs.targets, inputs.candidates),
+            support=inputs.support,
             bias=layer.bias,
             form=self.form,
             temperature=temperature,
@@ -60,7 +61,7 @@ class LogitsHead:
 
     def __call__(self, _layer: Any, states: Tensor, inputs: PackInputs, temperature: float) -> TokenScores:
         """Returns the scores."""
-        logs = (states.float() / temperature).log_softmax(-1)
+        logs = within(states.float() / temperature, inputs.support).log_softmax(-1)
         targets = with_candidates(inputs.targets, inputs.candidates)
         logprobs = logs.gather(-1, targets.view(len(logs), -1)).view(targets.shape)
         return token_scores(logprobs, -(logs.exp() * logs).sum(-1))

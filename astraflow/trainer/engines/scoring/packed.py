@@ -33,8 +33,7 @@ class PackedForward(BatchedForward):
         return PackInputs(
             input_ids=self.on_device(pack.input_ids)[None],
             predictors=self.on_device(pack.predictors),
-            targets=self.on_device(pack.targets),
-            candidates=self.candidates(pack),
+            **self.targets(pack),
             arguments={
                 "position_ids": self.on_device(pack.positions)[None],
                 **self._attention.arguments(pack.segments),

@@ -30,8 +30,7 @@ class RowsForward(BatchedForward):
         return PackInputs(
             input_ids=self.on_device(pack.input_ids[indices]),
             predictors=self.on_device(places[pack.predictors]),
-            targets=self.on_device(pack.targets),
-            candidates=self.candidates(pack),
+            **self.targets(pack),
             is_token=self.on_device(torch.arange(width) < torch.tensor([[len(row)] for row in rows])).flatten(),
             arguments={},
         )

@@ -79,8 +79,7 @@ class TreeForward(BatchedForward):
         return TreeInputs(
             input_ids=self.on_device(ids[None]),
             predictors=self.on_device(places[pack.predictors]),
-            targets=self.on_device(pack.targets),
-            candidates=self.candidates(pack),
+            **self.targets(pack),
             is_token=self.on_device(torch.zeros(width, dtype=torch.bool).index_fill_(0, places, True)),
             arguments={},
             passes=tuple(passes),
