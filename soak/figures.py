@@ -48,6 +48,8 @@ class Figures:
     """Results that were refused because another one was accepted."""
     redelivered: int
     """Batches served more than once."""
+    column_tokens: int
+    """Tokens of batches that came with a recorded column, whose bytes are part of the comparisons."""
     discarded: int
     """Finished groups that were dropped as stale or because too many members failed."""
     discarded_share: float
@@ -89,6 +91,7 @@ def figures(outcome: Outcome, *, seed: int) -> Figures:
         leased=results.leased,
         duplicates=results.refused,
         redelivered=sum(lineage.redelivered for lineage in outcome.ledger.lineages.values()),
+        column_tokens=sum(lineage.column_tokens for lineage in outcome.ledger.lineages.values()),
         discarded=discarded,
         discarded_share=discarded / ended if ended else 0.0,
         shed=sum(stream.groups.dropped.get("full", 0) for stream in report.streams) if report else 0,
@@ -111,6 +114,7 @@ def table(run_figures: Figures) -> str:
         ("stops, endings", f"{run_figures.stops}, {run_figures.ends}"),
         ("links disturbed", f"{sum(run_figures.disturbed.values())} ({problems})"),
         ("steps", steps),
+        ("columns", f"{run_figures.column_tokens} tokens compared"),
         (
             "groups, results",
             f"{run_figures.groups} issued, {run_figures.episodes} counted, {run_figures.leased} tasks handed out",

@@ -8,7 +8,7 @@ from astraflow.contract.ids import GroupId, PolicyId, TaskId, Version
 from astraflow.contract.weights import Manifest
 from astraflow.trainer.backends.base import Backend
 from astraflow.weights.tensors import build_layout
-from soak.results import Results, identity
+from soak.results import Results, identity, recorded_columns
 from soak.rules import Invariant, StreamRules, Violation
 from tests.snapshots import snapshot_of
 
@@ -44,6 +44,8 @@ class Lineage:
     step_times: list[float] = field(default_factory=list)
     """Times when each step was known to be acknowledged: at most `UNACKNOWLEDGED` of the served ones are not."""
     deliveries: int = 0
+    column_tokens: int = 0
+    """Tokens of batches that came with a recorded column."""
     published: dict[Version, bytes] = field(default_factory=dict)
     """Root hash of each version that the store acknowledged."""
     _served: dict[int, _Served] = field(default_factory=dict)
@@ -73,6 +75,8 @@ class Lineage:
         if step == self._batches:
             self._steps_are(step - UNACKNOWLEDGED)
             self._batches += 1
+            columned = (row.trajectory for row in batch.rows if recorded_columns(row.trajectory))
+            self.column_tokens += sum(trajectory.model_tokens for trajectory in columned)
             self._served[step] = served
             self._served.pop(step - UNACKNOWLEDGED - 1, None)
             self._check(batch, step)

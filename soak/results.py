@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import xxhash
 
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, TaskId, Version
 from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.token_columns import ColumnArray
 from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from soak.rules import FlowRules, Invariant, Rules, Violation
 
@@ -156,7 +158,21 @@ def identity(trajectory: Trajectory) -> int:
     digest = xxhash.xxh3_64(f"{trajectory.policy}/{trajectory.reward!r}/{trajectory.is_truncated}{spans}".encode())
     digest.update(trajectory.tokens.tobytes())
     digest.update(trajectory.logprobs.tobytes())
+    for name, recorded in sorted(recorded_columns(trajectory).items()):
+        digest.update(name.encode())
+        digest.update(recorded.tobytes())
     return digest.intdigest()
+
+
+def recorded_columns(trajectory: Trajectory) -> dict[str, ColumnArray]:
+    """Returns the recorded columns by name, without the absent ones and the padding that trajectories get which share a
+    message with wider ones."""
+    columns: dict[str, ColumnArray] = {}
+    for column, array in trajectory.token_columns.items():
+        width = max(np.flatnonzero((array != column.absent).any(0)) + 1, default=0)
+        if width:
+            columns[column.value] = np.ascontiguousarray(array[:, :width])
+    return columns
 
 
 def flow_of(group: GroupId) -> FlowId:

@@ -281,6 +281,19 @@ def test_training_may_filter_samples_where_kept_sets_are_recorded() -> None:
     assert load_recipe("reverse", allowed).flows["train"].workflow["top_k"] == 300
 
 
+def test_a_teacher_behind_a_server_cannot_score_filtered_samples() -> None:
+    algorithm = "policies.solver.algorithm"
+    endpoint = "{base_url = 'http://127.0.0.1:9', model = 'teacher'}"
+    taught = [
+        f"{algorithm}.teacher_endpoint={endpoint}",
+        f"{algorithm}.token_advantages=[{{kind = 'distillation'}}]",
+        f"{algorithm}.loss={{kind = 'reinforce'}}",
+    ]
+    load_recipe("smoke", taught)
+    with raises_code(InvalidInput, "algorithm.teacher_filtered", "top_p", "'train'"):
+        load_recipe("smoke", [*taught, "flows.train.workflow.top_p=0.9"])
+
+
 def test_incompatible_parts_of_an_algorithm_are_refused_with_their_key() -> None:
     algorithm = "policies.solver.algorithm"
     with raises_code(InvalidInput, "algorithm.ratio_in_anchor", algorithm, "'tis'"):

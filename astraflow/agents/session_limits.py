@@ -40,12 +40,12 @@ class SessionOptions(AnswerOptions):
     superseded: Annotated[Literal["drop", "keep"], SettableBy.AGENT] = "drop"
     """Replies at the length limit or with unreadable function calls whose call the client sent again."""
     uses_client_sampling: Annotated[bool, SettableBy.AGENT] = False
-    """Samples with the client's temperature and top_p where it sends them, for evaluations; training needs those of the
-    flow."""
+    """Samples with the client's temperature and top_p where it sends them, instead of the flow's; in training, engines
+    must record kept sets."""
 
     @property
     def truncating_options(self) -> tuple[str, ...]:
-        """Names of the options by which samples are not from the distribution that is trained."""
+        """Names of the options by which samples may be from other distributions than the whole vocabulary."""
         return (*super().truncating_options, *(("uses_client_sampling",) if self.uses_client_sampling else ()))
 
 

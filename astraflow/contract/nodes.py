@@ -84,9 +84,9 @@ class FlowSpec:
     attaches_texts: bool = False
     """Nodes attach the text of every trajectory, because dataflow compares the members of a group."""
     temperatures: Mapping[PolicyId, float] = field(default_factory=dict)
-    """Temperature at which the algorithm of each policy computes logprobs, of all tokens: nodes refuse episodes that
-    would be trained on other samples. Without policies whose loss does not read recorded logprobs; empty for an
-    evaluation."""
+    """Temperature at which the algorithm of each policy computes logprobs: nodes record other ones, and the kept sets
+    of filtered samples, and refuse episodes that would be trained without them. Without policies whose loss does not
+    read recorded logprobs; empty for an evaluation."""
     top_tokens: Mapping[PolicyId, int] = field(default_factory=dict)
     """Most likely tokens that engines record of every token that a policy writes; absent: none."""
 

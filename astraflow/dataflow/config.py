@@ -148,8 +148,7 @@ class DataflowConfig(Config):
     models: Annotated[dict[str, Spec], SettableBy.RECIPE]
     """How nodes build the model of each policy."""
     temperatures: Annotated[dict[str, float], SettableBy.RECIPE] = Field(default_factory=dict)
-    """Temperature at which the algorithm of each policy computes logprobs, of all tokens: nodes refuse episodes that
-    would be trained on other samples. Without policies whose loss does not read recorded logprobs."""
+    """`FlowSpec.temperatures`."""
     top_tokens: Annotated[dict[str, int], SettableBy.RECIPE] = Field(default_factory=dict)
     """Most likely tokens that the algorithm of each policy needs of every sampled token; 0 or absent: none."""
     stop: StopConfig | None = None

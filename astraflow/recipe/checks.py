@@ -90,6 +90,7 @@ def _check_algorithms(recipe: Recipe, origin: ValueOrigin) -> None:
         path = ("policies", name, "algorithm")
         try:
             check_algorithm(policy.algorithm, _temperatures(recipe, name))
+            _check_teacher(recipe, name)
             for flow, roles in _roles_in_flows(recipe, name).items():
                 check_roles(policy.algorithm, flow, roles)
         except InvalidInput as problem:
@@ -120,21 +121,31 @@ def _temperatures(recipe: Recipe, policy: str) -> dict[str, float]:
     }
 
 
+def _check_teacher(recipe: Recipe, policy: str) -> None:
+    """Checks that a teacher's server scores the distribution that is sampled."""
+    for name, flow in recipe.flows.items():
+        options = workflows.check(flow.workflow)
+        filters = options.truncating_options if isinstance(options, AnswerOptions) else ()
+        is_taught = recipe.policies[policy].algorithm.teacher_endpoint is not None
+        if is_taught and filters and policy in workflows.build(flow.workflow).policies:
+            raise InvalidInput(
+                f"cannot compare a teacher's server with the filtered samples of flow {name!r}: servers score over all "
+                f"tokens; leave out {', '.join(filters)}, or load the model as teacher",
+                code="algorithm.teacher_filtered",
+            )
+
+
 def _check_sampling(options: Config, path: tuple[str, ...], origin: ValueOrigin) -> None:
     """Checks that engines can record the distribution that a training flow samples from."""
     if not isinstance(options, AnswerOptions) or options.allow_truncated_sampling:
         return
-    unrecorded = {"uses_client_sampling": "clients choose temperatures"}
     if options.top_k > MAX_SUPPORT:
-        unrecorded["top_k"] = f"kept sets have at most {MAX_SUPPORT} tokens"
-    for name in options.truncating_options:
-        if name in unrecorded:
-            raise InvalidInput(
-                f"{origin((*path, name))}: {'.'.join(path)}: cannot train on samples with {name}: the trainer computes "
-                f"logprobs of the recorded distribution, and {unrecorded[name]}; leave it to evaluations, lower it, or "
-                "set allow_truncated_sampling = true",
-                code="recipe.truncated_sampling",
-            )
+        raise InvalidInput(
+            f"{origin((*path, 'top_k'))}: {'.'.join(path)}: cannot train on samples of the {options.top_k} most likely "
+            f"tokens: the trainer needs the kept sets, and engines record at most {MAX_SUPPORT} tokens of each; lower "
+            "top_k, leave it to evaluations, or set allow_truncated_sampling = true",
+            code="recipe.truncated_sampling",
+        )
 
 
 def _check_answers(recipe: Recipe, name: str, origin: ValueOrigin) -> None:

@@ -27,6 +27,7 @@ from astraflow.contract.ids import NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.nodes import NodeFacts, NodeStatus
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.token_columns import TokenColumn, TokenColumns, columns_nbytes
 from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.runtime.service import prepare_for_large_messages
 from astraflow.wire.channel import dial
@@ -56,6 +57,8 @@ class Job:
     """Stop after about this many are acknowledged (node) or trained (trainer)."""
     tokens: int = 512
     """Tokens of a sequence, `PROMPT_TOKENS` of them context."""
+    top_tokens: int = 0
+    """Most likely tokens that are recorded with their log-probabilities for each generated token; 0: none."""
     per_push: int = 0
     """Sequences of a push; 0 fills it up to `PUSH_BYTES`."""
     rate: float = 0.0
@@ -82,17 +85,18 @@ class Figures:
 class Sequences:
     """Prepared results of one length."""
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, top_tokens: int = 0) -> None:
         self.written = tokens - PROMPT_TOKENS
         """Generated tokens of a sequence."""
         self._tokens = np.arange(tokens, dtype=np.int32)
         self._logprobs = np.full(self.written, -0.5, dtype=np.float32)
+        self._columns = top_columns(self.written, top_tokens) if top_tokens else {}
         self._context = Span(author=Author.CONTEXT, length=PROMPT_TOKENS)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the arrays of a sequence."""
-        return self._tokens.nbytes + self._logprobs.nbytes
+        return self._tokens.nbytes + self._logprobs.nbytes + columns_nbytes(self._columns)
 
     def episode(self, task: Task, node: NodeId, *, version: Version) -> Episode:
         """Returns the result of a task, generated with this version."""
@@ -102,8 +106,18 @@ class Sequences:
             logprobs=self._logprobs,
             spans=(self._context, Span(author=Author.MODEL, length=self.written, version=version)),
             reward=task.member / 8,
+            token_columns=self._columns,
         )
         return Episode(task=task.id, node=node, trajectories=(trajectory,), duration_s=1.0)
+
+
+def top_columns(tokens: int, count: int) -> TokenColumns:
+    """Returns the most likely tokens of random distributions over 100 tokens."""
+    draws = np.random.default_rng(1)
+    logits = draws.normal(0, 3, (tokens, 100))
+    ids = np.argsort(-logits, 1)[:, :count]
+    logprobs = np.take_along_axis(logits, ids, 1) - np.log(np.exp(logits).sum(1, keepdims=True))
+    return {TokenColumn.TOP_TOKENS: ids.astype("<i4"), TokenColumn.TOP_LOGPROBS: logprobs.astype("<f2")}
 
 
 class SharedVersion:
@@ -136,7 +150,7 @@ class LoadNode:
         self._held: set[str] = set()
         self.figures = Figures()
         self._version = SharedVersion(job.version_file)
-        self._sequences = Sequences(job.tokens)
+        self._sequences = Sequences(job.tokens, job.top_tokens)
         self._per_push = job.per_push or max(8, PUSH_BYTES // self._sequences.size_bytes)
 
     async def run(self) -> None:

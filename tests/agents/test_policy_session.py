@@ -341,7 +341,7 @@ class TestSampling:
         assert policy.samplings[0].top_p == 1.0
         assert 0 < policy.samplings[1].top_p < 1e-3, "engines refuse 0"
 
-    def test_training_refuses_the_sampling_of_clients(self) -> None:
+    def test_the_sampling_of_clients_needs_kept_sets_in_training(self) -> None:
         assert SessionOptions(uses_client_sampling=True, top_k=5).truncating_options == (
             "top_k",
             "uses_client_sampling",

@@ -1,6 +1,7 @@
 """A soak of one minute, with random faults each time."""
 
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,3 +22,4 @@ def test_no_invariant_breaks_in_a_minute_of_faults(tmp_path: Path) -> None:
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=380)
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
     assert "kills" in ran.stdout
+    assert re.search(r"columns +[1-9]\d* tokens compared", ran.stdout)

@@ -147,14 +147,17 @@ def _with_head(trajectory: Trajectory, draws: np.random.Generator, head: int) ->
 
 
 def _with_support(trajectory: Trajectory, draws: np.random.Generator, size: int) -> Trajectory:
-    """Returns the trajectory with kept sets of the sampled token and others, and without one for its second token."""
-    kept = np.stack([draws.permutation(VOCABULARY)[:size] for _ in range(trajectory.model_tokens)] or [np.zeros(size)])
-    kept = kept[: trajectory.model_tokens].astype("<i4")
+    """Returns the trajectory with kept sets of the sampled token and others, except for its second token, and with the
+    temperatures of some."""
+    everything = np.tile(np.arange(VOCABULARY, dtype="<i4"), (trajectory.model_tokens, 1))
+    kept = draws.permuted(everything, axis=1)[:, :size]
     for row, token in enumerate(trajectory.tokens[trajectory.loss_mask()]):
         others = kept[row, kept[row] != token][: draws.integers(size)]
         kept[row] = [token, *others, *[-1] * (size - 1 - len(others))]
     kept[1:2] = -1
-    return replace(trajectory, token_columns={**trajectory.token_columns, TokenColumn.SUPPORT: kept})
+    temperatures = draws.choice([0, 0.5, 1.5], (len(kept), 1)).astype("<f4")
+    columns = {TokenColumn.SUPPORT: kept, TokenColumn.TEMPERATURE: temperatures}
+    return replace(trajectory, token_columns={**trajectory.token_columns, **columns})
 
 
 def _row(draws: np.random.Generator, group: int, member: int, prompt: np.ndarray[Any, Any], length: int) -> Row:
@@ -316,7 +319,7 @@ def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, 
     for number, row in enumerate(rows):
         ids[number, : len(row.tokens)] = torch.from_numpy(row.tokens)
         is_token[number, : len(row.tokens)] = True
-    logits = model(input_ids=ids, attention_mask=is_token.long()).logits / case.temperature
+    logits = model(input_ids=ids, attention_mask=is_token.long()).logits
     critic = PlainCritic(tiny_model(is_tied=case.is_tied)) if case.has_critic else None
     gains = _gains(case.batch)
     total = sum(row.model_tokens for row in rows)
@@ -329,7 +332,7 @@ def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, 
         }[case.aggregation]
         advantages = [gains[index]] * row.model_tokens if critic is None else critic.advantages(row)
         places = np.flatnonzero(row.loss_mask())
-        distribution, entropy = _distribution(logits[number, places - 1], row)
+        distribution, entropy = _distribution(logits[number, places - 1], row, case.temperature)
         logprobs = distribution[torch.arange(len(places)), ids[number, places]]
         losses = PLAIN_LOSSES[case.loss][1](logprobs, torch.from_numpy(row.logprobs), torch.tensor(advantages))
         loss = loss + weight * (losses - case.entropy_coefficient * entropy).sum()
@@ -343,8 +346,10 @@ def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, 
     return gradients, float(loss.detach())
 
 
-def _distribution(logits: Tensor, row: Trajectory) -> tuple[Tensor, Tensor]:
+def _distribution(logits: Tensor, row: Trajectory, temperature: float) -> tuple[Tensor, Tensor]:
     """Returns the logprobs of each token's distribution, -inf outside of its kept set, and the entropies."""
+    temperatures = row.token_columns.get(TokenColumn.TEMPERATURE, np.zeros((len(logits), 1)))
+    logits = logits / torch.from_numpy(np.where(temperatures > 0, temperatures, temperature))
     sets = row.token_columns.get(TokenColumn.SUPPORT, np.full((len(logits), 1), -1))
     logprobs, entropies = [torch.full_like(logits[:0], 0)], [logits[:0, 0]]
     for values, kept in zip(logits, sets, strict=True):

@@ -140,7 +140,7 @@ _DISCOUNTS = st.floats(0, 1)
 
 @st.composite
 def token_columns(draw: st.DrawFn, sampled: np.ndarray[Any, Any]) -> TokenColumns:
-    """Draws valid columns of the sampled tokens: the most likely ones, kept sets, or none."""
+    """Draws valid columns of the sampled tokens: the most likely ones, kept sets, temperatures."""
     width = draw(st.integers(1, 3))
     tokens = len(sampled)
     size = tokens * width
@@ -154,6 +154,9 @@ def token_columns(draw: st.DrawFn, sampled: np.ndarray[Any, Any]) -> TokenColumn
         ids = draw(st.lists(st.integers(0, 2**31 - 1), min_size=size, max_size=size))
         columns[TokenColumn.SUPPORT] = np.array(ids, "<i4").reshape(tokens, width)
         columns[TokenColumn.SUPPORT][:, 0] = sampled
+    if draw(st.booleans()):
+        temperatures = draw(st.lists(st.floats(0, 2, width=32), min_size=tokens, max_size=tokens))
+        columns[TokenColumn.TEMPERATURE] = np.array(temperatures, "<f4").reshape(tokens, 1)
     return columns
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from astraflow.contract.rollouts.token_columns import (
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 
 UInt16Array: TypeAlias = npt.NDArray[np.uint16]
+
+GREEDY_TEMPERATURE: Final = 0.01
+"""Temperature below which only the most likely token is sampled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +56,19 @@ class Sampling:
     @property
     def is_full_distribution(self) -> bool:
         """True if every token can be sampled: a trainer recomputes the logprobs with the temperature alone."""
-        return self.top_p == 1 and self.top_k == 0 and self.min_p == 0 and not self.json_schema and not self.regex
+        is_unfiltered = self.top_p == 1 and self.top_k == 0 and self.min_p == 0
+        return is_unfiltered and self.temperature >= GREEDY_TEMPERATURE and not (self.json_schema or self.regex)
 
     def recording_support(self) -> "Sampling":
         """Returns the sampling with recorded kept sets, of `DEFAULT_SUPPORT` tokens at most where there is no `top_k`;
-        the same sampling where every token can be sampled, or `top_k` is above `MAX_SUPPORT`."""
+        the same sampling where every token can be sampled, or `top_k` is above `MAX_SUPPORT`.
+
+        At a temperature of almost 0 only the most likely token is kept, as any temperature then samples it alone.
+        """
         if self.is_full_distribution or self.top_k > MAX_SUPPORT:
             return self
+        if self.temperature < GREEDY_TEMPERATURE:
+            return replace(self, temperature=1.0, top_k=1, with_support=True)
         return replace(self, top_k=self.top_k or DEFAULT_SUPPORT, with_support=True)
 
 

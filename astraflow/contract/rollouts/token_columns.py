@@ -19,6 +19,8 @@ MAX_SUPPORT: Final = 256
 """Most tokens that a sampler may keep where they are recorded."""
 DEFAULT_SUPPORT: Final = 64
 """The same for samples with `top_p`, `min_p` or a grammar, but without `top_k`."""
+MAX_TEMPERATURE: Final = 1e3
+"""Highest recorded temperature."""
 
 _MAX_MASS = 1.01
 """Largest sum of the probabilities of a token's candidates, whose logprobs are rounded to float16."""
@@ -42,6 +44,8 @@ class TokenColumn(Enum):
     `Sampling.with_support` has a `top_k` of 1 to `MAX_SUPPORT`, so a set with more than `top_k` tokens is an error of
     the engine, which fails the request. k is the size of the largest set, or more.
     """
+    TEMPERATURE = "temperature"
+    """float32 `[tokens, 1]`: sampling temperature, where it is not that of the algorithm; 0: it is. Nodes record it."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -58,8 +62,14 @@ _DTYPES: Mapping[TokenColumn, np.dtype[Any]] = {
     TokenColumn.TOP_TOKENS: np.dtype("<i4"),
     TokenColumn.TOP_LOGPROBS: np.dtype("<f2"),
     TokenColumn.SUPPORT: np.dtype("<i4"),
+    TokenColumn.TEMPERATURE: np.dtype("<f4"),
 }
-_ABSENT = {TokenColumn.TOP_TOKENS: -1, TokenColumn.TOP_LOGPROBS: -np.inf, TokenColumn.SUPPORT: -1}
+_ABSENT = {
+    TokenColumn.TOP_TOKENS: -1,
+    TokenColumn.TOP_LOGPROBS: -np.inf,
+    TokenColumn.SUPPORT: -1,
+    TokenColumn.TEMPERATURE: 0,
+}
 
 TOP_COLUMNS: Final = frozenset((TokenColumn.TOP_TOKENS, TokenColumn.TOP_LOGPROBS))
 """Columns that `Sampling.top_tokens` asks for."""
@@ -84,18 +94,14 @@ def check_columns(columns: TokenColumns, *, sampled: npt.NDArray[np.int32]) -> N
                 f"it is {array.dtype} {list(array.shape)}; give {column.dtype} [{tokens}, at most {MAX_WIDTH}]",
                 code="token_column.wrong_shape",
             )
-        if not array.size:
-            continue
-        if column.dtype.kind == "i":
-            if array.min() < column.absent:
-                cause = f"it has the value {array.min()}; give {column.absent:.0f} where nothing is"
-                raise _invalid(column, cause, code="token_column.invalid_id")
-        elif not array.max() <= 0:
-            cause = f"its largest value is {array.max()}; give logprobs of at most 0"
-            raise _invalid(column, cause, code="token_column.invalid_logprob")
+        if column in ID_COLUMNS and array.min(initial=0) < column.absent:
+            cause = f"it has the value {array.min()}; give {column.absent:.0f} where nothing is"
+            raise _invalid(column, cause, code="token_column.invalid_id")
     _check_top(columns)
     if TokenColumn.SUPPORT in columns:
         _check_support(columns[TokenColumn.SUPPORT], sampled)
+    if TokenColumn.TEMPERATURE in columns:
+        _check_temperatures(columns[TokenColumn.TEMPERATURE])
 
 
 def _check_top(columns: TokenColumns) -> None:
@@ -103,6 +109,9 @@ def _check_top(columns: TokenColumns) -> None:
     if len(top) == 1 or len(set(top)) > 1:
         cause = "the most likely tokens and their logprobs differ in shape; give both"
         raise _invalid(TokenColumn.TOP_LOGPROBS, cause, code="token_column.wrong_shape")
+    if top and not columns[TokenColumn.TOP_LOGPROBS].max(initial=-np.inf) <= 0:
+        cause = f"its largest value is {columns[TokenColumn.TOP_LOGPROBS].max()}; give logprobs of at most 0"
+        raise _invalid(TokenColumn.TOP_LOGPROBS, cause, code="token_column.invalid_logprob")
     if top and np.exp(columns[TokenColumn.TOP_LOGPROBS], dtype=np.float32).sum(1).max(initial=0) > _MAX_MASS:
         cause = "the probabilities of a token's candidates sum to more than 1; give logprobs of one distribution"
         raise _invalid(TokenColumn.TOP_LOGPROBS, cause, code="token_column.invalid_logprob")
@@ -116,6 +125,13 @@ def _check_support(support: ColumnArray, sampled: npt.NDArray[np.int32]) -> None
     if not ((support == sampled[:, None]).any(1) | ~is_kept.any(1)).all():
         cause = "a sampled token is not in its kept set; give all tokens that could be sampled"
         raise _invalid(TokenColumn.SUPPORT, cause, code="token_column.lacks_sampled")
+
+
+def _check_temperatures(temperatures: ColumnArray) -> None:
+    is_valid = (temperatures >= 0) & (temperatures <= MAX_TEMPERATURE)
+    if temperatures.shape[1] != 1 or not is_valid.all():
+        cause = f"it is not one value of 0 to {MAX_TEMPERATURE:g} for each token; give 0 for that of the algorithm"
+        raise _invalid(TokenColumn.TEMPERATURE, cause, code="token_column.invalid_temperature")
 
 
 def joined_columns(parts: Sequence[tuple[TokenColumns, int]]) -> TokenColumns:

@@ -1,4 +1,4 @@
-"""Refusal of episodes that would be trained on samples of another distribution than the trainer computes."""
+"""Refusal of episodes that would be trained on samples of another distribution than the trainer can compute."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,21 +19,18 @@ _COMPARED_TOKENS = 16
 class SamplingCheck:
     """Samples of one episode that must not be trained.
 
-    The trainer computes logprobs at the temperature of the algorithm, of the whole distribution or of the recorded kept
-    sets. A workflow may sample otherwise for its own purposes, so only what is in a trajectory counts.
+    The trainer computes logprobs at the recorded temperature, of the whole distribution or of the recorded kept sets. A
+    workflow may sample otherwise for its own purposes, so only what is in a trajectory counts.
     """
 
     temperatures: Mapping[PolicyId, float]
-    """Temperature at which each trained policy must be sampled; other policies may be sampled in any way."""
+    """Temperature of each trained policy's algorithm; other policies may be sampled in any way."""
     _other: list[tuple[PolicyId, Sampling, Generation]] = field(default_factory=list)
 
     def record(self, policy: PolicyId, sampling: Sampling, generation: Generation) -> None:
-        """Remembers a generation that was sampled from another distribution."""
-        temperature = self.temperatures.get(policy)
+        """Remembers a generation that was sampled from a distribution that is not recorded."""
         is_recorded = sampling.is_full_distribution or generation.has_support
-        if temperature is None or (sampling.temperature == temperature and is_recorded):
-            return
-        if len(generation.tokens):
+        if policy in self.temperatures and not is_recorded and len(generation.tokens):
             self._other.append((policy, sampling, generation))
 
     def check(self, trajectories: Sequence[Trajectory]) -> None:
@@ -41,10 +38,9 @@ class SamplingCheck:
         for policy, sampling, generation in self._other:
             if any(trajectory.policy == policy and _contains(trajectory, generation) for trajectory in trajectories):
                 raise RolloutFailed(
-                    f"cannot train on the episode: the workflow sampled {policy!r} {_described(sampling)}, but its "
-                    f"algorithm computes logprobs at temperature {self.temperatures[policy]:g}, of all tokens where "
-                    "the engine records no kept sets; sample so, set algorithm.temperature, or leave these tokens out "
-                    "of the trajectory",
+                    f"cannot train on the episode: the workflow sampled {policy!r} {_described(sampling)}, and the "
+                    "engine recorded no kept sets, over which the trainer would renormalise; use an engine that "
+                    "records them with a top_k of at most 256, or leave these tokens out of the trajectory",
                     boundary=Boundary.WORKFLOW,
                     code="rollout.other_distribution",
                 )

@@ -162,7 +162,7 @@ class TaskPolicy:
         if recalled is not None:
             self._counters.add("tokens_continued", len(recalled.tokens))
         began_at = self._turns.now if self._turns is not None else 0.0
-        generation = await self._continue_generation(prompt, sampling, recalled)
+        generation = self._with_temperature(await self._continue_generation(prompt, sampling, recalled), sampling)
         if self._turns is not None and recalled is None:
             self._turns.record(policy, prompt, generation, began=began_at)
         if generation.finish is Finish.ABORT and not (self._recorder.is_stopped and self._served.is_serving):
@@ -185,6 +185,15 @@ class TaskPolicy:
         check, served = self._sampling_check, self._served
         is_trained = check is not None and served.policy in check.temperatures
         return sampling.recording_support() if is_trained and TokenColumn.SUPPORT in served.engine.records else sampling
+
+    def _with_temperature(self, generation: Generation, sampling: Sampling) -> Generation:
+        """Returns the generation with its temperature as a column, where training computes at another one."""
+        check = self._sampling_check
+        if check is None or check.temperatures.get(self._served.policy, sampling.temperature) == sampling.temperature:
+            return generation
+        column = TokenColumn.TEMPERATURE
+        recorded = np.full((len(generation.tokens), 1), sampling.temperature, column.dtype)
+        return replace(generation, columns={**generation.columns, column: recorded})
 
     def _recalled(self, request: bytes, sampling: Sampling) -> Generation | None:
         """Returns the recording of a request, of an incomplete one the part that can be continued; None without any.

@@ -42,7 +42,7 @@ class BuiltFlow:
     attaches_texts: bool = False
     """Attach the text of every trajectory, not only of sampled groups."""
     temperatures: Mapping[PolicyId, float] = field(default_factory=dict)
-    """Temperature at which each policy must be sampled for training; empty when any sampling is allowed."""
+    """`FlowSpec.temperatures`; empty when any sampling is allowed."""
     top_tokens: Mapping[PolicyId, int] = field(default_factory=dict)
     """`FlowSpec.top_tokens`."""
     filters: tuple[str, ...] = ()

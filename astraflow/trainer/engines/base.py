@@ -117,11 +117,13 @@ class Pack:
     support: Tensor | None = None
     """int64 `[tokens, n]`: `TokenColumn.SUPPORT`, over which the distribution of each token is renormalised; a row of
     -1: the whole vocabulary. None: it is of all tokens."""
+    temperatures: Tensor | None = None
+    """float32 `[tokens, 1]`: `TokenColumn.TEMPERATURE`; None: that of the algorithm."""
 
     def target_tensors(self) -> dict[str, Tensor]:
         """Returns what the head needs of the trained tokens, by field; without absent fields."""
-        tensors = {"targets": self.targets, "candidates": self.candidates, "support": self.support}
-        return {name: values for name, values in tensors.items() if values is not None}
+        names = ("targets", "candidates", "support", "temperatures")
+        return {name: values for name in names if (values := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from astraflow.trainer.engines.phase_timer import timed
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+Values = TypeVar("Values", float | Tensor, Tensor | None)
 
 _CPU_CHUNK_BYTES = 16 << 20
 """Size of a chunk's logits in float32. Three such buffers are alive at most."""
@@ -43,7 +44,7 @@ def target_scores(
     support: Tensor | None = None,
     bias: Tensor | None = None,
     form: HeadForm = _PLAIN,
-    temperature: float = 1.0,
+    temperature: float | Tensor = 1.0,
     chunk_bytes: int | None = None,
     is_compiled: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -51,9 +52,9 @@ def target_scores(
 
     hidden: `[tokens, hidden size]`; weight: `[vocabulary, hidden size]`, bias: `[vocabulary]` of the linear head;
     targets: int64 `[tokens]`, or `[tokens, n]` for several of each token. support: as in `within`. form: what the head
-    does to its products; the logits are then divided by `temperature`. chunk_bytes: size of the logits that exist at
-    once, and that are kept for the backward pass; by default by device. is_compiled: everything but the matrix products
-    is compiled, so that no logits are stored in float32.
+    does to its products; the logits are then divided by `temperature`, one or `[tokens, 1]`. chunk_bytes: size of the
+    logits that exist at once, and that are kept for the backward pass; by default by device. is_compiled: everything
+    but the matrix products is compiled, so that no logits are stored in float32.
     """
     limit, kept_bytes = (chunk_bytes, chunk_bytes) if chunk_bytes else _limits(hidden.device, is_compiled=is_compiled)
     kept_bytes = kept_bytes if torch.is_grad_enabled() else 0
@@ -73,6 +74,11 @@ def target_scores(
         is_compiled,
     )
     return logprobs.view(targets.shape), entropies
+
+
+def temperature_of(recorded: Tensor | None, default: float, device: torch.device | None = None) -> float | Tensor:
+    """Returns the temperature of each token, `[tokens, 1]`, with the default where it is 0; or the default alone."""
+    return default if recorded is None else recorded.where(recorded > 0, default).to(device)
 
 
 def within(logits: Tensor, support: Tensor | None) -> Tensor:
@@ -121,7 +127,7 @@ class _TargetScores(torch.autograd.Function):
         targets: Tensor,
         support: Tensor | None,
         form: HeadForm,
-        temperature: float,
+        temperature: float | Tensor,
         chunk_tokens: int,
         kept_bytes: int,
         is_compiled: bool,
@@ -134,7 +140,7 @@ class _TargetScores(torch.autograd.Function):
         for chunk in _chunks(len(hidden), chunk_tokens):
             products = torch.nn.functional.linear(hidden[chunk], weight, bias)
             normalizers[chunk], logprobs[chunk], entropies[chunk] = statistics(
-                products, targets[chunk], _part(support, chunk), form, temperature
+                products, targets[chunk], _part(support, chunk), form, _part(temperature, chunk)
             )
             if keeps_products:
                 kept.append(products)
@@ -164,7 +170,7 @@ class _TargetScores(torch.autograd.Function):
                 grad_logprobs[chunk],
                 grad_entropies[chunk],
                 ctx.form,
-                ctx.temperature,
+                _part(ctx.temperature, chunk),
             )
             del products
             if grad_hidden is not None:
@@ -183,7 +189,7 @@ class _TargetScores(torch.autograd.Function):
 
 
 def _statistics(
-    products: Tensor, targets: Tensor, support: Tensor | None, form: HeadForm, temperature: float
+    products: Tensor, targets: Tensor, support: Tensor | None, form: HeadForm, temperature: float | Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns logarithms of the sums of exponentials, logprobs of the targets `[tokens, n]`, and entropies."""
     scaled = within(_divided(form.logits(products), temperature), support)
@@ -201,14 +207,14 @@ def _products_gradient(
     grad_logprobs: Tensor,
     grad_entropies: Tensor,
     form: HeadForm,
-    temperature: float,
+    temperature: float | Tensor,
 ) -> Tensor:
     """Returns the gradient of the linear layer's products, in their element type."""
     logs = within(_divided(form.logits(products), temperature), support) - normalizers[:, None]
     # -p * (sum of g_logprob + g_entropy * (log p + H)), then + g_logprob at each target
     factor = (grad_logprobs.sum(-1) + grad_entropies * entropies)[:, None] / -temperature
     gradient = logs.exp()
-    gradient *= torch.addcmul(factor, logs, grad_entropies[:, None], value=-1 / temperature)
+    gradient *= torch.addcmul(factor, logs, grad_entropies[:, None] / -temperature)
     at_targets = grad_logprobs / temperature
     if torch.compiler.is_compiling():  # becomes part of the one pass over the logits, which a scatter does not
         for target, value in zip(targets.split(1, -1), at_targets.split(1, -1), strict=True):
@@ -221,13 +227,14 @@ def _products_gradient(
     return gradient.to(products.dtype)
 
 
-def _part(support: Tensor | None, chunk: slice) -> Tensor | None:
-    return None if support is None else support[chunk]
+def _part(values: Values, chunk: slice) -> Values:
+    """Returns the part of a tensor of tokens that is of a chunk; anything else as it is."""
+    return values[chunk] if isinstance(values, Tensor) else values
 
 
-def _divided(logits: Tensor, temperature: float) -> Tensor:
+def _divided(logits: Tensor, temperature: float | Tensor) -> Tensor:
     """Returns the logits divided by the temperature."""
-    return logits if temperature == 1 else logits / temperature
+    return logits if isinstance(temperature, float) and temperature == 1 else logits / temperature
 
 
 @functools.cache

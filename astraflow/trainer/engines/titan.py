@@ -20,7 +20,7 @@ from astraflow.trainer.engines.attention.attention import kernel_of, packed_atte
 from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
 from astraflow.trainer.engines.base import Batching, ModelRole, Pack
 from astraflow.trainer.engines.fsdp import FsdpEngine, Sharding, sum_gradients
-from astraflow.trainer.engines.heads import target_scores, token_scores, with_candidates
+from astraflow.trainer.engines.heads import target_scores, temperature_of, token_scores, with_candidates
 from astraflow.trainer.engines.scoring.choice import BatchingChoice
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.packing import pack_sequences
@@ -133,7 +133,7 @@ class _Scorer:
             self._model.lm_head.weight,
             with_candidates(pack.targets, pack.candidates).to(self.device),
             support=None if pack.support is None else pack.support.to(self.device),
-            temperature=temperature,
+            temperature=temperature_of(pack.temperatures, temperature, self.device),
         )
         return logprobs.clone(), entropy.clone()  # views would lose FSDP's hook at an operation in place
 

@@ -83,6 +83,8 @@ class Share:
     """float32 `[tokens, k]`."""
     support: Tensor | None = None
     """int32 `[tokens, n]`: `TokenColumn.SUPPORT`; None if every token was sampled from the whole vocabulary."""
+    temperature: Tensor | None = None
+    """float32 `[tokens, 1]`: `TokenColumn.TEMPERATURE`; None if every token was sampled at that of the algorithm."""
 
     def token_data(self, device: torch.device) -> TokenData:
         """Returns this rank's tokens of the whole batch on `device`, with the advantages of their rows."""
@@ -145,7 +147,7 @@ class Share:
 _TURN_TENSORS = ("turn_rows", "turn_indices", "turn_lengths", "turn_rewards", "turn_discounts")
 _SHARE_TENSORS = ("row_advantages", "is_own_version", *_TURN_TENSORS, "behaviour_logprobs")
 _TOKEN_TENSORS = ("teacher_logprobs", "top_tokens", "top_logprobs")
-_OPTIONAL_TENSORS = (*_TOKEN_TENSORS, "support")
+_OPTIONAL_TENSORS = (*_TOKEN_TENSORS, "support", "temperature")
 _PACK_TENSORS = ("input_ids", "predictors", "targets")
 
 
@@ -181,9 +183,10 @@ def _decode_packs(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> li
 def _with_columns(packs: Sequence[Pack], tensors: Mapping[str, Tensor]) -> Sequence[Pack]:
     """Returns the packs with their parts of the columns that the head needs. tensors: of all packs, in order."""
     sizes = [len(pack.targets) for pack in packs]
-    for field, name in (("candidates", "top_tokens"), ("support", "support")):
+    for field, name in (("candidates", "top_tokens"), ("support", "support"), ("temperatures", "temperature")):
         if name in tensors:
-            parts = tensors[name].long().split(sizes)
+            values = tensors[name]
+            parts = (values if values.is_floating_point() else values.long()).split(sizes)
             packs = [replace(pack, **{field: part}) for pack, part in zip(packs, parts, strict=True)]
     return packs
 

@@ -176,7 +176,7 @@ class FlowSpec(_message.Message):
     """The text of every trajectory is attached, because dataflow compares the members of a group."""
     @_builtins.property
     def temperatures(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Temperature at which each trained policy must be sampled, from the whole distribution."""
+        """Temperature of the algorithm of each trained policy; nodes record samples of other distributions."""
 
     @_builtins.property
     def top_tokens(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:

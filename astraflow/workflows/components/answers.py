@@ -45,9 +45,8 @@ class AnswerOptions(Config):
     json_schema: Annotated[str, SettableBy.AGENT] = ""
     """JSON schema, as JSON, that an answer must match; the engine samples only tokens that fit. Empty: none."""
     allow_truncated_sampling: Annotated[bool, SettableBy.AGENT] = False
-    """Lets a training flow sample from a distribution that is not recorded (`top_p`, `top_k`, `min_p`, `json_schema`,
-    or the temperature of a client), although the trainer computes logprobs over all tokens at the temperature of the
-    algorithm, so that every importance ratio is biased. Engines that record kept sets need it for none but the last."""
+    """Lets a training flow sample with `top_p`, `top_k`, `min_p` or `json_schema` although the engine records no kept
+    sets and the trainer computes logprobs over all tokens, so that every importance ratio is biased."""
 
     @field_validator("stop_strings")
     @classmethod

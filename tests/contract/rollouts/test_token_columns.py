@@ -43,6 +43,10 @@ BAD = [
     (top([[1, 2, 3], [4, 5, 6]]), "invalid_logprob"),
     (top([[1], [2]], logprob=float("nan")), "invalid_logprob"),
     (kept([[8, 1], [8, 1]]), "lacks_sampled"),
+    *(
+        ({TokenColumn.TEMPERATURE: np.array([[1], [value]], "<f4")}, "invalid_temperature")
+        for value in (-1, np.nan, 1e4)
+    ),
 ]
 """Columns of the sampled tokens 8 and 9, and the codes of their refusals."""
 

@@ -105,7 +105,7 @@ async def test_logprobs_are_those_of_a_plain_forward_pass_over_the_recorded_kept
     for text, generation in zip(texts, generations, strict=True):
         assert generation.has_support
         whole = torch.from_numpy(np.concatenate([text, generation.tokens]).astype(np.int64))
-        logits = make_torch.model(0)(whole[None]).logits[0, len(text) - 1 : -1].double() / 0.7
+        logits = make_torch.model(0)(whole[None]).logits[0, len(text) - 1 : -1].detach().double() / 0.7
         for position, kept in enumerate(generation.columns[TokenColumn.SUPPORT]):
             ids = torch.from_numpy(kept[kept >= 0].astype(np.int64))
             assert 1 <= len(set(ids.tolist())) == len(ids) <= asking.top_k

@@ -2,19 +2,26 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import FlowId
+from astraflow.contract.nodes import JoinResult
 from astraflow.contract.values import Json
+from astraflow.raas.builders import build_flow, build_policies
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EngineGauges, LoadTimings
 from astraflow.raas.engines.scripted import ScriptedEngine, ScriptedEngineOptions
 from astraflow.runtime.service import flattened_errors
 from astraflow.weights.tensors import VerifiedWeights
+from tests.errors import raises_code
 from tests.fakes.dataflow import FakeDataflow, flow
+from tests.raas.parts import SOLVER
 from tests.raas.test_service import ENDLESS, QUICK, node, publish, tasks, weight_store
 
 pytestmark = pytest.mark.anyio
@@ -134,6 +141,28 @@ async def test_each_policy_has_its_own_engine(tmp_path: Path) -> None:
 
     assert len(ServedEngine.built) == 1
     assert dataflow.joins[-1].engine == "scripted, served_in_test"
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [
+        {"top_tokens": {SOLVER: 8}},
+        {"temperatures": {SOLVER: 1.0}, "workflow": {"kind": "single_turn", "top_p": 0.9}},
+    ],
+)
+async def test_an_engine_that_records_less_than_training_needs_is_refused(
+    needs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataflow = FakeDataflow()
+    spec = cast("JoinResult", dataflow)  # of which only the policies are read
+    evaluated = {FlowId("train"): build_flow(replace(flow(), **{**needs, "temperatures": {}, "top_tokens": {}}))}
+    trained = {FlowId("train"): build_flow(replace(flow(), **needs))}
+    async with AsyncExitStack() as resources:
+        await build_policies(spec, trained, {SOLVER: served()}, resources)
+        monkeypatch.setattr(ServedEngine, "records", frozenset())
+        await build_policies(spec, evaluated, {SOLVER: served()}, resources)
+        with raises_code(InvalidInput, "node.engine_records_less", "'solver'"):
+            await build_policies(spec, trained, {SOLVER: served()}, resources)
 
 
 async def test_a_node_builds_only_the_policies_that_it_serves(tmp_path: Path) -> None:

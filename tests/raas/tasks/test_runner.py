@@ -177,15 +177,15 @@ async def sampled(options: dict[str, Any], engine: FakeEngine | None = None, **c
 
 
 @pytest.mark.parametrize(
-    "options", [{"temperature": 0.7}, {"top_p": 0.8}, {"top_k": 5}, {"min_p": 0.1}, {"json_schema": "{}"}], ids=str
+    "options", [{"top_p": 0.8}, {"top_k": 5}, {"min_p": 0.1, "temperature": 0.7}, {"json_schema": "{}"}], ids=str
 )
-async def test_samples_of_another_distribution_are_not_trained(options: dict[str, Any]) -> None:
+async def test_samples_of_a_distribution_that_is_not_recorded_are_not_trained(options: dict[str, Any]) -> None:
     failure = await sampled(options)
 
     assert failure is not None
     assert failure.boundary is Boundary.WORKFLOW
     assert "cannot train on the episode" in failure.message
-    assert all(word in failure.message for word in ("algorithm.temperature", "temperature"))
+    assert all(f"{name} {value}" in failure.message for name, value in options.items() if name != "json_schema")
     assert await sampled({**options, "is_trained": False}) is None, "samples for other purposes are free"
     assert await sampled(options, temperatures={}) is None, "an evaluation, or a loss that reads no recorded logprobs"
 
@@ -196,18 +196,27 @@ async def test_filtered_samples_are_trained_where_the_engine_records_kept_sets()
 
     assert await sampled(filtered, engine) is None
     assert await sampled({"top_k": MAX_SUPPORT + 1}, engine) is not None, "the sets would not fit"
-    assert await sampled({**filtered, "temperature": 0.7}, engine) is not None
+    assert await sampled({"temperature": 0.0}, engine) is None
     assert await sampled(filtered, engine, temperatures={}) is None
 
     recorded = [(sampling.with_support, sampling.top_k) for sampling in engine.samplings]
     assert recorded[:2] == [(True, DEFAULT_SUPPORT), (False, 0)], "the answer, and one of the whole distribution"
+    assert recorded[4] == (True, 1), "without a temperature only the most likely token can be sampled"
     assert recorded[-2:] == [(False, 0)] * 2, "an evaluation needs no kept sets"
 
 
-async def test_samples_at_the_temperature_of_the_algorithm_are_trained() -> None:
-    assert await sampled({}) is None
-    assert await sampled({"temperature": 0.7}, temperatures={SOLVER: 0.7}) is None
-    assert await sampled({}, temperatures={SOLVER: 0.7}) is not None
+async def test_a_temperature_other_than_that_of_the_algorithm_is_recorded() -> None:
+    prompt, sampling = np.arange(3, dtype=np.int32), Sampling(max_new_tokens=8, stop_tokens=(7,))
+    policies = serving(FakeEngine(version=0))
+    recorded = []
+    for temperatures in ({SOLVER: 1.0}, {SOLVER: 0.7}, {}):
+        check = SamplingCheck(temperatures=temperatures)
+        recorder = RolloutRecorder()
+        (client,) = policies.for_task(make.task(), recorder, NodeCounters(), sampling_check=check).values()
+        generation = await client.generate(prompt, sampling)
+        assert recorder.generations_to_hand_back()[0].generation.columns.keys() == generation.columns.keys()
+        recorded.append({column: values.tolist() for column, values in generation.columns.items()})
+    assert recorded == [{}, {TokenColumn.TEMPERATURE: [[1.0]] * 5}, {}]
 
 
 def test_a_short_sample_for_another_purpose_is_not_mistaken_for_the_end_of_an_answer() -> None:

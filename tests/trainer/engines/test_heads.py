@@ -89,12 +89,13 @@ def test_a_distribution_over_kept_sets_has_the_values_and_gradients_of_their_log
     for row, size in enumerate(torch.randint(0, 7, (23,), generator=random).tolist()):
         support[row, size:] = -1  # 0: all tokens are kept; 1: the sampled one alone
     by_logprob, by_entropy = torch.randn(23, 1, generator=random), torch.randn(23, generator=random)
+    temperatures = torch.rand(23, 1, generator=random) + 0.5
 
     logprobs, entropy = target_scores(
-        hidden, weight, targets[:, :1], support=support, form=form, temperature=0.7, chunk_bytes=chunk_bytes
+        hidden, weight, targets[:, :1], support=support, form=form, temperature=temperatures, chunk_bytes=chunk_bytes
     )
     logits = torch.nn.functional.linear(hidden.double(), weight.double()) * form.scale
-    logits = (logits if form.bound is None else form.bound * torch.tanh(logits / form.bound)) / 0.7
+    logits = (logits if form.bound is None else form.bound * torch.tanh(logits / form.bound)) / temperatures
     alone = [logits[row, kept[kept >= 0] if kept[0] >= 0 else slice(None)] for row, kept in enumerate(support)]
     expected = torch.stack([logits[row, targets[row, :1]] - own.logsumexp(0) for row, own in enumerate(alone)])
     entropies = torch.stack([-(own.softmax(0) * own.log_softmax(0)).sum() for own in alone])

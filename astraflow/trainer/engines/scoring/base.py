@@ -26,6 +26,8 @@ class PackInputs:
     """int64 `[tokens, k]`: `Pack.candidates`."""
     support: Tensor | None = None
     """int64 `[tokens, n]`: `Pack.support`."""
+    temperatures: Tensor | None = None
+    """float32 `[tokens, 1]`: `Pack.temperatures`."""
     is_token: Tensor | None = None
     """bool: False for padding in the flattened `input_ids`; None: there is none."""
     arguments: dict[str, Any]
@@ -75,7 +77,7 @@ class BatchedForward(ABC):
         """
         return inputs
 
-    def targets(self, pack: Pack) -> dict[str, Tensor]:
+    def targets(self, pack: Pack) -> dict[str, Any]:
         """Returns on the device what the head needs of the trained tokens: fields of `PackInputs`."""
         return {name: self.on_device(values) for name, values in pack.target_tensors().items()}
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.models.output_head import HeadForm
-from astraflow.trainer.engines.heads import target_scores, token_scores, with_candidates, within
+from astraflow.trainer.engines.heads import target_scores, temperature_of, token_scores, with_candidates, within
 from astraflow.trainer.engines.scoring.base import PackInputs
 
 
@@ -42,7 +42,7 @@ class TargetHead:
             support=inputs.support,
             bias=layer.bias,
             form=self.form,
-            temperature=temperature,
+            temperature=temperature_of(inputs.temperatures, temperature),
             is_compiled=self.is_compiled,
         )
         return token_scores(logprobs, entropy)
@@ -61,7 +61,8 @@ class LogitsHead:
 
     def __call__(self, _layer: Any, states: Tensor, inputs: PackInputs, temperature: float) -> TokenScores:
         """Returns the scores."""
-        logs = within(states.float() / temperature, inputs.support).log_softmax(-1)
+        tempered = states.float() / temperature_of(inputs.temperatures, temperature)
+        logs = within(tempered, inputs.support).log_softmax(-1)
         targets = with_candidates(inputs.targets, inputs.candidates)
         logprobs = logs.gather(-1, targets.view(len(logs), -1)).view(targets.shape)
         return token_scores(logprobs, -(logs.exp() * logs).sum(-1))
