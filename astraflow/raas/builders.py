@@ -108,7 +108,7 @@ def _check_recorded(flows: Mapping[FlowId, BuiltFlow], served: Mapping[PolicyId,
             if column not in served[policy].engine.records:
                 raise InvalidInput(
                     f"cannot serve the flow {name!r}: training {policy!r} needs the column {column.value!r} of every "
-                    "token, which the engine of this node does not record; use an engine that does, such as "
+                    "token, which the engine of this node does not record; use the engine sglang, vllm or "
                     f"local_torch, or {remedy}",
                     code="node.engine_records_less",
                 )

@@ -95,6 +95,10 @@ async def record(
         recorder.step = "stop"
         with suppress(AstraFlowError):
             await engine.generate("stop", PROMPT, Sampling(max_new_tokens=200, stop_tokens=tuple(range(10, 60))))
+        recorder.step = "candidates"
+        await engine.generate("candidates", PROMPT, Sampling(max_new_tokens=2, top_tokens=3))
+        recorder.step = "kept"
+        await engine.generate("kept", PROMPT, Sampling(max_new_tokens=2, top_tokens=3, top_k=4))
         recorder.step = "score"
         await engine.score(PROMPT, 2)
         recorder.step = "abort"

@@ -72,6 +72,12 @@ class RealServerSuite(InstalledServerSuite):
         return np.asarray(values, dtype=np.float32)
 
     @staticmethod
+    def next_logits(number: int, tokens: Int32Array) -> Float32Array:
+        with torch.inference_mode():
+            logits = make_torch.model(number, MODEL)(torch.from_numpy(tokens.astype(np.int64))[None]).logits[0, -1]
+        return np.asarray(logits.numpy(), dtype=np.float32)
+
+    @staticmethod
     def adapted_logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
         return np.asarray(make_torch.logprobs(adapted(number), tokens, scored_from), dtype=np.float32)
 

@@ -150,6 +150,12 @@ class SimulatedServerSuite(InstalledServerSuite):
         return logprobs(number, tokens, scored_from)
 
     @staticmethod
+    def next_logits(number: int, tokens: Int32Array) -> Float32Array:
+        identity = identity_of(version(number))
+        state = token_model.extended(token_model.empty(identity), tokens.tolist(), identity)
+        return np.array(token_model.logits(state), dtype=np.float32)
+
+    @staticmethod
     def adapters(number: int) -> VerifiedWeights:
         return adapters(number)
 

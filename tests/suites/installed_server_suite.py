@@ -14,13 +14,16 @@ from typing import Any, ClassVar
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from astraflow.client.model_server import ServerClient
 from astraflow.conformance.engines import Subject
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.rollouts.generation import Sampling
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import PauseMode
+from astraflow.raas.engines.local.sampling import log_distribution
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.model_folder import ModelFolder
 from astraflow.raas.engines.server.replica import free_port
@@ -31,6 +34,14 @@ from astraflow.weights.tensors import VerifiedWeights
 from tests.suites.server_engine_suite import BuildServer, Expected, ServerEngineSuite, is_alive
 from tests.suites.serving import Weights, until, within
 
+FILTERS: tuple[dict[str, Any], ...] = (
+    {},
+    {"temperature": 0.5},
+    {"temperature": 0.0},
+    {"top_p": 0.6},
+    {"top_k": 5, "temperature": 2.0},
+    {"min_p": 0.3},
+)
 KILLED_NODE = """
 import asyncio, json, sys
 from pathlib import Path
@@ -90,6 +101,11 @@ class InstalledServerSuite(ServerEngineSuite, EngineSuite):
     @abstractmethod
     def adapted_logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
         """Returns the logprobs of `tokens[scored_from:]` with a version of the adapters on version 0."""
+
+    @staticmethod
+    @abstractmethod
+    def next_logits(number: int, tokens: Int32Array) -> Float32Array:
+        """Returns the logits after `tokens` with a version, `[vocabulary]`, by another program than the server."""
 
     @pytest.fixture(scope="class")
     async def shared(self, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerEngine]:
@@ -165,6 +181,31 @@ class InstalledServerSuite(ServerEngineSuite, EngineSuite):
             np.testing.assert_allclose(scores, self.adapted_logprobs(2, prompt, 1), atol=self.gap)
         finally:
             await engine.close()
+
+    async def test_the_most_likely_tokens_are_those_of_the_sampled_distribution(
+        self, served: ServerEngine, prompt: Int32Array
+    ) -> None:
+        await served.load(self.version(0))
+        samplings = [Sampling(max_new_tokens=4, top_tokens=8, **values) for values in FILTERS]
+        requests = (served.generate(str(number), prompt, sampling) for number, sampling in enumerate(samplings))
+        for sampling, generation in zip(samplings, await within(asyncio.gather(*requests)), strict=True):
+            ids, values = (generation.columns[column] for column in (TokenColumn.TOP_TOKENS, TokenColumn.TOP_LOGPROBS))
+            for place, token in enumerate(generation.tokens.tolist()):
+                expected = self._distribution(np.append(prompt, generation.tokens[:place]), sampling)
+                likely = np.sort(expected)[::-1][: sampling.top_tokens]
+                np.testing.assert_allclose(np.sort(values[place])[::-1], likely[: values.shape[1]], atol=1e-2)
+                assert not np.isfinite(likely[values.shape[1] :]).any(), "narrower columns hold all tokens"
+                recorded = np.isfinite(values[place])
+                assert ((ids[place] >= 0) == recorded).all()
+                np.testing.assert_allclose(values[place][recorded], expected[ids[place][recorded]], atol=1e-2)
+                np.testing.assert_allclose(generation.logprobs[place], expected[token], atol=self.gap)
+
+    def _distribution(self, tokens: Int32Array, sampling: Sampling) -> Float32Array:
+        """Returns the logprobs of the sampled distribution of version 0, as `local_torch` computes them."""
+        logits = torch.from_numpy(self.next_logits(0, tokens))[None]
+        filters = (torch.tensor([value]) for value in (sampling.temperature, sampling.top_p))
+        cuts = {"top_k": torch.tensor([sampling.top_k]), "min_p": torch.tensor([sampling.min_p])}
+        return np.asarray(log_distribution(logits, *filters, **cuts)[0].numpy(), dtype=np.float32)
 
     async def test_nothing_outlives_a_killed_node(self, build_server: BuildServer, tmp_path: Path) -> None:
         engine, port, key = build_server(), free_port(), "key"

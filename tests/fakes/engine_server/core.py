@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ from tests.fakes.engine_server.sampling import (
     InvalidRequest,
     Parameters,
     allowed_characters,
+    choose,
     is_complete,
-    sample,
+    kept,
+    logprobs_of,
     schema_choices,
 )
 from tests.fakes.engine_server.weights import CannotLoad, Weights
@@ -40,6 +42,8 @@ class _Request:
     done: Callable[[Mapping[str, Any]], None]
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    candidates: list[list[tuple[int, float]]] = field(default_factory=list)
+    """For each token those that could be sampled, with logprobs, the most likely first; if the request records them."""
     versions: list[str] = field(default_factory=list)
     text: str = ""
     adapter: str = ""
@@ -47,6 +51,8 @@ class _Request:
     """Key-value cache; None before it is computed, and after it was discarded."""
     cached: int = 0
     """Tokens of the prompt that were in the prefix cache."""
+    records: str = ""
+    """`kept`: candidates are those that filters leave; `all`: those before the filters; empty: none are recorded."""
 
 
 class Core:
@@ -95,7 +101,7 @@ class Core:
         ):
             raise InvalidRequest(f"{len(prompt)} tokens do not fit the model with {self._context_tokens}")
         pattern, schema = options.pop("regex", ""), options.pop("json_schema", "")
-        adapter = options.pop("adapter", "")
+        adapter, records = options.pop("adapter", ""), options.pop("records", "")
         self._weights.identity_with(adapter)  # refuses an unknown one
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
@@ -105,7 +111,7 @@ class Core:
             allowed=allowed_characters(pattern) if pattern else (),
             choices=schema_choices(schema) if schema else (),
         )
-        self._requests.append(_Request(request_id, prompt, parameters, done, adapter=adapter))
+        self._requests.append(_Request(request_id, prompt, parameters, done, adapter=adapter, records=records))
         self._work.set()
 
     async def call_score(self, tokens: list[int], scored_from: int, adapter: str = "") -> dict[str, Any]:
@@ -203,19 +209,21 @@ class Core:
             request.state, cached = self._prefill([*request.prompt, *request.tokens], request.adapter)
             if not request.tokens:
                 request.cached = cached
+        state, parameters = request.state, request.parameters
+        place: Any = {"position": len(request.tokens), "text": request.text, "vocabulary": self._vocabulary}
         try:
-            token = sample(
-                request.state,
-                request.parameters,
-                position=len(request.tokens),
-                text=request.text,
-                vocabulary=self._vocabulary,
-            )
+            tokens, weights = kept(state, parameters, **place)
         except InvalidRequest:
             self._finish(request, "stop", None)
             return
+        token = choose(tokens, weights, state, parameters)
+        if request.records:
+            if request.records == "all":
+                tokens, weights = kept(state, replace(parameters, top_p=1.0, top_k=0, min_p=0.0), **place)
+            request.candidates.append(logprobs_of(tokens, weights))
         request.tokens.append(token)
-        request.logprobs.append(token_model.logprob(request.state, token))
+        recorded = dict(request.candidates[-1]) if request.records else {}
+        request.logprobs.append(recorded[token] if recorded else token_model.logprob(request.state, token))
         request.versions.append(self._version)
         request.text += self._vocabulary[token]
         identity = self._weights.identity_with(request.adapter)
@@ -259,6 +267,7 @@ class Core:
             {
                 "tokens": request.tokens,
                 "logprobs": request.logprobs,
+                "candidates": request.candidates,
                 "spans": spans,
                 "finish": reason,
                 "stop": stop,

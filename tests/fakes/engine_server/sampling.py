@@ -34,8 +34,10 @@ class Parameters:
     """Texts of which the output must be one."""
 
 
-def sample(state: bytes, parameters: Parameters, *, position: int, text: str, vocabulary: Sequence[str]) -> int:
-    """Returns the next token. text: output so far."""
+def kept(
+    state: bytes, parameters: Parameters, *, position: int, text: str, vocabulary: Sequence[str]
+) -> tuple[Sequence[int], Sequence[float]]:
+    """Returns the tokens that can be sampled, the most likely first, and their weights. text: output so far."""
     logits = token_model.logits(state)
     candidates: Sequence[int] = range(token_model.VOCAB)
     if parameters.allowed:
@@ -50,21 +52,32 @@ def sample(state: bytes, parameters: Parameters, *, position: int, text: str, vo
     if not ordered:
         raise InvalidRequest("no token matches the structure")
     if parameters.temperature == 0 or parameters.top_k == 1:
-        return ordered[0]
+        return ordered[:1], [1.0]
     if parameters.top_k > 0:
         ordered = ordered[: parameters.top_k]
     weights = [math.exp((logits[token] - logits[ordered[0]]) / parameters.temperature) for token in ordered]
-    kept = sum(weight >= parameters.min_p for weight in weights)
-    ordered, weights = ordered[:kept], weights[:kept]
+    is_likely = sum(weight >= parameters.min_p for weight in weights)
+    ordered, weights = ordered[:is_likely], weights[:is_likely]
     total, above = sum(weights), 0.0
     for count, weight in enumerate(weights, 1):
         above += weight
         if above >= parameters.top_p * total:
-            ordered, weights = ordered[:count], weights[:count]
-            break
-    return (
-        random.choices(ordered, weights)[0] if parameters.seed is None else _seeded(ordered, weights, state, parameters)
-    )
+            return ordered[:count], weights[:count]
+    return ordered, weights
+
+
+def choose(tokens: Sequence[int], weights: Sequence[float], state: bytes, parameters: Parameters) -> int:
+    """Returns the next token, one of `kept`."""
+    if parameters.seed is None:
+        return random.choices(tokens, weights)[0]
+    digest = blake2b(state + str(parameters.seed).encode(), digest_size=8).digest()
+    return random.Random(digest).choices(tokens, weights)[0]
+
+
+def logprobs_of(tokens: Sequence[int], weights: Sequence[float]) -> list[tuple[int, float]]:
+    """Returns the tokens with their logprobs among each other."""
+    total = math.log(sum(weights))
+    return [(token, math.log(weight) - total) for token, weight in zip(tokens, weights, strict=True)]
 
 
 def is_complete(parameters: Parameters, tokens: Sequence[int], text: str) -> int | str | bool:
@@ -100,8 +113,3 @@ def schema_choices(schema: str) -> tuple[str, ...]:
     if set(parsed) != {"enum"}:
         raise InvalidRequest(f"the simulated server knows enum only, not {schema!r}")
     return tuple(json.dumps(choice) for choice in parsed["enum"])
-
-
-def _seeded(tokens: Sequence[int], weights: Sequence[float], state: bytes, parameters: Parameters) -> int:
-    digest = blake2b(state + str(parameters.seed).encode(), digest_size=8).digest()
-    return random.Random(digest).choices(tokens, weights)[0]

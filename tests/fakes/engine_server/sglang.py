@@ -2,8 +2,10 @@
 
 import argparse
 import asyncio
+import base64
 import os
 import time
+from array import array
 from typing import Any
 
 from tests.fakes.engine_server.frontend import Call, CoreClient, Frontend, Handler, HttpError
@@ -157,6 +159,7 @@ class _Server:
             seed=sampling.get("sampling_seed"),
             regex=sampling.get("regex", ""),
             json_schema=sampling.get("json_schema", ""),
+            records="kept" if body.get("return_sampling_mask") else "all" if body.get("top_logprobs_num") else "",
         )
         facts = self._facts(body["rid"], tokens, result["tokens"], began_at, cached=result["cached"])
         if result["finish"] == "length":
@@ -169,6 +172,12 @@ class _Server:
             [logprob, token, None] for logprob, token in zip(result["logprobs"], result["tokens"], strict=True)
         ]
         facts["output_token_logprobs_length"] = len(result["tokens"])
+        if body.get("return_sampling_mask"):
+            if not 1 < sampling["top_k"] <= 4096 and sampling["temperature"]:
+                raise HttpError(400, {"error": {"message": "return_sampling_mask requires finite 1 < top_k <= 4096"}})
+            facts |= _sampling_mask(result["candidates"])
+        elif count := body.get("top_logprobs_num", 0):
+            facts |= _flat_candidates(result["candidates"], count)
         facts["decode_throughput"] = len(result["tokens"]) / facts["e2e_latency"]
         if result["tokens"]:  # a request that ends in the queue has no spans
             facts["weight_versions"] = result["spans"]
@@ -302,6 +311,31 @@ class _Server:
             "ranks": ranks,
             "per_engine_checksum": str(sorted(checksums.items())),
         }
+
+
+def _sampling_mask(candidates: list[list[list[float]]]) -> dict[str, Any]:
+    """Returns the fields of `return_sampling_mask` with the mode `support`."""
+    return {
+        "output_token_sampling_mask": [[token for token, _ in row] for row in candidates],
+        "output_token_sampling_logprobs": [[logprob for _, logprob in row] for row in candidates],
+        "output_token_sampling_mask_length": len(candidates),
+    }
+
+
+def _flat_candidates(candidates: list[list[list[float]]], count: int) -> dict[str, Any]:
+    """Returns the fields of `return_flat_raw_output_top_logprobs` in base64."""
+    rows = [row[:count] for row in candidates]
+    ids = array("i", [int(token) for row in rows for token, _ in row])
+    values = array("f", [logprob for row in rows for _, logprob in row])
+    return {
+        "input_top_logprobs": [],
+        "output_top_logprobs_val_flat_b64": base64.b64encode(values.tobytes()).decode(),
+        "output_top_logprobs_idx_flat_b64": base64.b64encode(ids.tobytes()).decode(),
+        "output_top_logprobs_val_flat_b64_dtype": "float32",
+        "output_top_logprobs_idx_flat_b64_dtype": "int32",
+        "output_top_logprobs_shape": [len(rows), count],
+        "output_top_logprobs_null_prefix": 0,
+    }
 
 
 _RANKS = {f"{kind}_{name}": value for kind in ("tp", "dp", "pp") for name, value in (("rank", 0), ("size", 1))}

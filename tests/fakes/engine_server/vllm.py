@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from tests.fakes.engine_server import token_model
 from tests.fakes.engine_server.frontend import Call, CoreClient, Frontend, Handler, HttpError
 from tests.fakes.engine_server.weights import read_tensors
 
@@ -29,6 +30,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--disable-uvicorn-access-log", action="store_true")
     parser.add_argument("--worker-extension-cls", choices=["astraflow_vllm.WeightLoader"], required=True)
     parser.add_argument("--logprobs-mode", choices=["processed_logprobs"], required=True)
+    parser.add_argument("--max-logprobs", type=int, default=20)
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
     parser.add_argument("--pipeline-parallel-size", type=int, default=1)
     parser.add_argument("--enable-expert-parallel", action="store_true")
@@ -50,7 +52,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def frontend(core: CoreClient, options: argparse.Namespace, faults: Any) -> Frontend:
     """Returns the server. The key guards all routes, by the middleware of the launcher."""
     has_adapters = options.enable_lora and os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING") == "1"
-    server = _Server(core, is_packed="--enforce-eager" in options.raw, has_adapters=has_adapters)
+    server = _Server(core, options.max_logprobs, is_packed="--enforce-eager" in options.raw, has_adapters=has_adapters)
     return Frontend(
         server.routes(is_scale_out=options.enable_scale_out),
         core,
@@ -62,9 +64,10 @@ def frontend(core: CoreClient, options: argparse.Namespace, faults: Any) -> Fron
 
 
 class _Server:
-    def __init__(self, core: CoreClient, *, is_packed: bool, has_adapters: bool) -> None:
+    def __init__(self, core: CoreClient, max_logprobs: int, *, is_packed: bool, has_adapters: bool) -> None:
         """is_packed: the weights are packed, as on a CPU, and cannot be patched."""
         self._core = core
+        self._max_logprobs = max_logprobs
         self._is_packed = is_packed
         self._has_mapping = False
         self._has_adapters = has_adapters
@@ -118,6 +121,9 @@ class _Server:
                     for token, score in zip(tokens[1:], scored["logprobs"], strict=True)
                 ),
             ]
+        if (count := sampling.get("logprobs") or 0) > self._max_logprobs:
+            message = f"Requested sample logprobs of {count}, which is greater than max allowed: {self._max_logprobs}"
+            raise HttpError(400, {"error": {"message": message, "type": "BadRequestError", "code": 400}})
         structure = sampling.get("structured_outputs") or {}
         options = {
             "request_id": request_id,
@@ -133,6 +139,7 @@ class _Server:
             "seed": sampling.get("seed"),
             "regex": structure.get("regex", ""),
             "json_schema": structure.get("json", ""),
+            "records": "" if not count else "kept" if sampling["temperature"] else "all",
         }
         try:
             results = await asyncio.gather(
@@ -141,7 +148,6 @@ class _Server:
         except HttpError as problem:
             error = {"message": str(problem.content), "type": "BadRequestError", "param": None, "code": problem.status}
             raise HttpError(problem.status, {"error": error}) from problem
-        has_logprobs = sampling.get("logprobs") is not None
         completion_tokens = sum(len(result["tokens"]) for result in results)
         return {
             "request_id": request_id,
@@ -162,7 +168,7 @@ class _Server:
             "kv_transfer_params": None,
             "ec_transfer_params": None,
             "output_mode": "tokens",
-            "choices": [_choice(index, result, has_logprobs=has_logprobs) for index, result in enumerate(results)],
+            "choices": [_choice(index, result, count=sampling.get("logprobs")) for index, result in enumerate(results)],
         }
 
     async def _is_paused(self, call: Call) -> Any:
@@ -226,11 +232,15 @@ class _Server:
         return {"checksums": await self._core.call("checksum")}
 
 
-def _choice(index: int, result: dict[str, Any], *, has_logprobs: bool) -> dict[str, Any]:
+def _choice(index: int, result: dict[str, Any], *, count: int | None) -> dict[str, Any]:
+    """Returns one choice. count: candidates per token; None without logprobs."""
     content = [
         {"token_id": token, "logprob": logprob, "rank": 1, "top_logprobs": [_entry(token, logprob)]}
         for token, logprob in zip(result["tokens"], result["logprobs"], strict=True)
     ]
+    if count:
+        for entry, candidates in zip(content, result["candidates"], strict=True):
+            entry["top_logprobs"] = _candidates(entry["token_id"], entry["logprob"], candidates, count)
     return {
         "index": index,
         "finish_reason": result["finish"],
@@ -239,8 +249,16 @@ def _choice(index: int, result: dict[str, Any], *, has_logprobs: bool) -> dict[s
         "routed_experts": None,
         "sampling_mask": None,
         "weight_versions": result["spans"] or None,
-        "logprobs": {"content": content} if has_logprobs else None,
+        "logprobs": {"content": content} if count is not None else None,
     }
+
+
+def _candidates(token: int, logprob: float, candidates: list[list[float]], count: int) -> list[dict[str, Any]]:
+    """Returns the sampled token, then the most likely ones by rank, without it, at most `count` in all. Tokens that
+    cannot be sampled have the floor of logprobs."""
+    ids = {int(candidate) for candidate, _ in candidates}
+    rows = [*candidates, *([other, -9999.0] for other in range(token_model.VOCAB) if other not in ids)][:count]
+    return [_entry(token, logprob), *(_entry(int(other), value) for other, value in rows if other != token)][:count]
 
 
 def _entry(token: int, logprob: float) -> dict[str, Any]:

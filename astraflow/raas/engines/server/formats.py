@@ -1,4 +1,4 @@
-"""Formats that both server programs share: version spans and Prometheus metrics."""
+"""Formats that both server programs share: version spans, columns of tokens and Prometheus metrics."""
 
 import base64
 import io
@@ -12,9 +12,13 @@ import numpy.typing as npt
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.rollouts.generation import UInt16Array, VersionSpan
+from astraflow.contract.rollouts.token_columns import TokenColumn, TokenColumns
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import EngineGauges
 from astraflow.raas.engines.server.dialect import ServerLoad
 
+_NO_LOGPROB = -9000.0
+"""Less than any logprob: vLLM writes -9999 for minus infinity, and for no number."""
 _FIELDS = {
     "num_running_reqs": "running",
     "num_requests_running": "running",
@@ -43,6 +47,36 @@ def version_spans(spans: Any, tokens: int) -> tuple[VersionSpan, ...]:
     return tuple(result)
 
 
+def top_columns(tokens: Int32Array, logprobs: Float32Array, *, count: int) -> TokenColumns:
+    """Returns the columns of the `count` most likely of the candidates `[tokens, candidates]`.
+
+    logprobs: of the sampled distribution; -inf, NaN or less than `_NO_LOGPROB` for tokens outside of it.
+    Raises: ValueError without candidates.
+    """
+    if not logprobs.shape[1]:
+        raise ValueError("no candidates")
+    is_in = logprobs > _NO_LOGPROB
+    ordered = np.argsort(-np.where(is_in, logprobs, -np.inf), axis=1, kind="stable")[:, :count]
+    is_in = np.take_along_axis(is_in, ordered, axis=1)
+    likely = np.minimum(np.take_along_axis(logprobs, ordered, axis=1), 0.0)
+    top_tokens, top_logprobs = TokenColumn.TOP_TOKENS, TokenColumn.TOP_LOGPROBS
+    return {
+        top_tokens: np.where(is_in, np.take_along_axis(tokens, ordered, axis=1), -1).astype(top_tokens.dtype),
+        top_logprobs: np.where(is_in, likely, -np.inf).astype(top_logprobs.dtype),
+    }
+
+
+def table(values: npt.NDArray[Any], lengths: npt.NDArray[np.intp], *, absent: float) -> npt.NDArray[Any]:
+    """Returns the values of rows of different lengths, one after another, as `[rows, longest]`.
+
+    >>> table(np.array([1, 2, 3]), np.array([2, 0, 1]), absent=-1).tolist()
+    [[1, 2], [-1, -1], [3, -1]]
+    """
+    rows = np.full((len(lengths), lengths.max(initial=0)), absent, values.dtype)
+    rows[np.arange(rows.shape[1]) < lengths[:, None]] = values
+    return rows
+
+
 def routes_from_npy(encoded: str) -> UInt16Array:
     """Returns the experts per token and layer from base64 of an `.npy` file, as vLLM returns them.
 
@@ -68,10 +102,14 @@ def _checked_routes(routes: npt.NDArray[Any]) -> UInt16Array:
     return routes.astype(np.uint16)
 
 
+def vocabulary_size(model: Path) -> int:
+    """Returns the number of logits of a model folder: both servers end when more candidates are asked for."""
+    return int(_text_config(model)["vocab_size"])
+
+
 def route_shape(model: Path) -> tuple[int, int]:
     """Returns the layers and the experts per token of a model folder. Raises: InvalidInput for a dense model."""
-    config = json.loads((model / "config.json").read_text())
-    config = config.get("text_config", config)
+    config = _text_config(model)
     experts = config.get("num_experts_per_tok") or 0
     if not experts:
         raise InvalidInput(
@@ -80,6 +118,11 @@ def route_shape(model: Path) -> tuple[int, int]:
             code="engine.no_experts",
         )
     return int(config["num_hidden_layers"]), int(experts)
+
+
+def _text_config(model: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((model / "config.json").read_text())
+    return config.get("text_config") or config
 
 
 def parse_metrics(text: str, *, prefix: str) -> ServerLoad:

@@ -6,6 +6,7 @@ import json
 import pickle
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from astraflow.client.model_server import ServerClient, ServerRefused
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
+from astraflow.contract.rollouts.token_columns import TokenColumns
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import PauseMode
@@ -33,7 +35,10 @@ from astraflow.raas.engines.server.formats import (
     parse_metrics,
     route_shape,
     routes_from_int32,
+    table,
+    top_columns,
     version_spans,
+    vocabulary_size,
 )
 from astraflow.raas.engines.server.model_folder import WEIGHTS
 from astraflow.raas.engines.server.options import ServerOptions
@@ -68,6 +73,8 @@ class SglangDialect:
         self._has_seeds = False
         """Whether the server uses the seed of a request; otherwise it ignores it."""
         self._tensor_ranks = 1
+        self._vocabulary = 0
+        """Tokens of the model; 0 before a launch."""
 
     def launch(
         self, environment: Environment, options: ServerOptions, *, model: Path, port: int, key: str, devices: str
@@ -112,6 +119,7 @@ class SglangDialect:
 
     def _option_flags(self, options: ServerOptions, *, model: Path, is_cpu: bool) -> dict[str, str | None]:
         flags: dict[str, str | None] = {}
+        self._vocabulary = vocabulary_size(model)
         if options.expert_parallel:
             flags["--ep-size"] = str(options.tensor_parallel)
         if options.context_tokens:
@@ -154,13 +162,30 @@ class SglangDialect:
                 "sampling_params": _sampling_parameters(sampling),
                 "return_logprob": True,
                 "return_routed_experts": sampling.with_routes and self._experts is not None,
+                **self._recorded(sampling),
             },
             limit_s=None,
         )
         answers = answer if is_group else [answer]
         if not isinstance(answers, list) or len(answers) != len(request_ids):
             raise invalid_answer("SGLang", answer)
-        return [parse_generation(member, experts=self._experts) for member in answers]
+        return [parse_generation(member, sampling, experts=self._experts) for member in answers]
+
+    def _recorded(self, sampling: Sampling) -> dict[str, Any]:
+        """Returns the fields of a request that ask for the most likely tokens, as arrays.
+
+        SGLang returns them, as all logprobs, after the temperature and before top-k, top-p and min-p. Where these cut,
+        it is asked for the tokens that they kept and the logprobs among those.
+        """
+        if not sampling.top_tokens:
+            return {}
+        if is_cut(sampling):
+            return {"return_sampling_mask": True, "sampling_logprobs_mode": "support"}
+        return {
+            "top_logprobs_num": min(sampling.top_tokens, self._vocabulary),
+            "return_flat_raw_output_top_logprobs": True,
+            "return_flat_raw_top_logprobs_b64": True,
+        }
 
     async def score(
         self, client: ServerClient, tokens: Int32Array, scored_from: int, *, limit_s: float | None
@@ -277,6 +302,8 @@ class SglangDialect:
 
 
 _CPU_TOKENS_PER_GIB = 32_768
+_MAX_KEPT = 4000
+"""Most tokens that top-k keeps where the kept tokens are recorded: SGLang refuses more than 4,096, ties included."""
 _FLUSH_ATTEMPTS = 20
 _FLUSH_RETRY_S = 0.1
 _ABORT_POLL_S = 0.01
@@ -330,35 +357,78 @@ def _sampling_parameters(sampling: Sampling) -> dict[str, Any]:
         parameters["regex"] = sampling.regex
     if sampling.seed is not None:
         parameters["sampling_seed"] = sampling.seed
+    if sampling.top_tokens and is_cut(sampling):
+        parameters["top_k"] = min(sampling.top_k or _MAX_KEPT, _MAX_KEPT)
     return parameters
 
 
-def parse_generation(answer: Any, *, experts: tuple[int, int] | None = None) -> Generation:
+def is_cut(sampling: Sampling) -> bool:
+    """Returns whether top-k, top-p, min-p or temperature 0 leave a part of the tokens only."""
+    return sampling.temperature == 0 or sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0
+
+
+def parse_generation(
+    answer: Any, sampling: Sampling | None = None, *, experts: tuple[int, int] | None = None
+) -> Generation:
     """Returns the generation of an answer to `/generate`. Raises: CorruptData.
 
-    experts: layers and experts per token of the model, since the routes come without their shape; None without routes.
-    Trajectories do not carry routes yet.
+    sampling: of the request; None for one without columns. experts: layers and experts per token of the model, since
+    the routes come without their shape; None without routes. Trajectories do not carry routes yet.
     """
     try:
         facts = answer["meta_info"]
-        logprobs = facts.get("output_token_logprobs") or []
-        tokens = [entry[1] for entry in logprobs]
-        if tokens != list(answer["output_ids"])[: len(tokens)] or len(tokens) != len(answer["output_ids"]):
+        entries = np.array(facts.get("output_token_logprobs") or [], dtype=np.float64).reshape(-1, 3)
+        tokens = entries[:, 1].astype(np.int32)
+        if not np.array_equal(tokens, answer["output_ids"]):
             raise ValueError("tokens and logprobs differ")
+        logprobs, columns = entries[:, 0].astype(np.float32), {}
+        if sampling is not None and sampling.top_tokens and len(tokens):
+            read = _kept_candidates if is_cut(sampling) else _candidates
+            logprobs, columns = read(facts, tokens, logprobs, sampling.top_tokens)
         routes = facts.get("routed_experts")
         if routes is not None and experts is None:
             raise ValueError("routes that were not asked for")
         return Generation(
-            tokens=np.array(tokens, dtype=np.int32),
-            logprobs=np.minimum(np.array([entry[0] for entry in logprobs], dtype=np.float32), 0.0),
+            tokens=tokens,
+            logprobs=np.minimum(logprobs, 0.0),
             spans=version_spans(facts.get("weight_versions"), len(tokens)),  # absent if aborted in the queue
             finish=_FINISH[facts["finish_reason"]["type"]],
+            columns=columns,
             routes=None
             if routes is None or experts is None
             else routes_from_int32(routes, layers=experts[0], experts=experts[1]),
         )
     except (KeyError, TypeError, IndexError, ValueError, InvalidInput) as problem:
         raise invalid_answer("SGLang", answer) from problem
+
+
+def _candidates(
+    facts: Mapping[str, Any], tokens: Int32Array, logprobs: Float32Array, count: int
+) -> tuple[Float32Array, TokenColumns]:
+    """Returns the logprobs, and the most likely tokens of the distribution after the temperature."""
+    rows, width = facts["output_top_logprobs_shape"]
+    if rows != len(tokens):
+        raise ValueError(f"{rows} rows of candidates for {len(tokens)} tokens")
+    ids, values = (
+        np.frombuffer(base64.b64decode(facts[f"output_top_logprobs_{name}_flat_b64"], validate=True), dtype=dtype)
+        for name, dtype in (("idx", "<i4"), ("val", "<f4"))
+    )
+    return logprobs, top_columns(ids.reshape(rows, width), values.reshape(rows, width), count=count)
+
+
+def _kept_candidates(
+    facts: Mapping[str, Any], tokens: Int32Array, logprobs: Float32Array, count: int
+) -> tuple[Float32Array, TokenColumns]:
+    """Returns the logprobs and the most likely tokens among those that top-k, top-p and min-p kept."""
+    masks = facts["output_token_sampling_mask"]
+    sizes = np.fromiter(map(len, masks), dtype=np.intp, count=len(masks))
+    kept = np.fromiter(chain.from_iterable(masks), dtype=np.int32)
+    values = np.fromiter(chain.from_iterable(facts["output_token_sampling_logprobs"]), dtype=np.float32)
+    is_sampled = kept == np.repeat(tokens, sizes)
+    if np.count_nonzero(is_sampled) != len(tokens):
+        raise ValueError("a sampled token is not one of the kept tokens")
+    columns = top_columns(table(kept, sizes, absent=-1), table(values, sizes, absent=-np.inf), count=count)
+    return values[is_sampled], columns
 
 
 def _adapter_request(folder: Path, *, ranks: int) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 from astraflow.client.model_server import ServerClient
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
+from astraflow.contract.rollouts.token_columns import MAX_WIDTH, TokenColumns
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import PauseMode
@@ -24,12 +27,22 @@ from astraflow.raas.engines.server.dialect import (
 )
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.environments import Environment
-from astraflow.raas.engines.server.formats import invalid_answer, parse_metrics, routes_from_npy, version_spans
+from astraflow.raas.engines.server.formats import (
+    invalid_answer,
+    parse_metrics,
+    routes_from_npy,
+    table,
+    top_columns,
+    version_spans,
+    vocabulary_size,
+)
 from astraflow.raas.engines.server.model_folder import WEIGHTS
 from astraflow.raas.engines.server.options import ServerOptions
 
 _IN_SERVER = Path(__file__).parent / "in_server"
 _FINISH = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT}
+_GREEDY = 1e-5
+"""Temperature below which vLLM takes the most likely token."""
 _ABORT_PREFIX = "generate-tokens-"
 """vLLM adds it to the id of a request to `/inference/v1/generate`; an abort of the plain id aborts nothing."""
 
@@ -54,6 +67,8 @@ class VllmDialect:
     def __init__(self) -> None:
         self._requests: dict[str, str] = {}
         """Id in the server of the request that holds each generation in flight."""
+        self._max_candidates = 0
+        """Largest number of logprobs per token that the server returns; 0 before a launch."""
 
     def launch(
         self, environment: Environment, options: ServerOptions, *, model: Path, port: int, key: str, devices: str
@@ -61,6 +76,7 @@ class VllmDialect:
         """Returns the command that starts a server. Weights are placeholders until the first load."""
         is_cpu = environment.device == "cpu"
         dtype = "float32" if options.dtype == "auto" and is_cpu else options.dtype
+        self._max_candidates = min(MAX_WIDTH + 1, vocabulary_size(model))
         flags: dict[str, str | None] = {
             "--model": str(model),
             "--served-model-name": MODEL_NAME,
@@ -75,6 +91,7 @@ class VllmDialect:
             "--worker-extension-cls": "astraflow_vllm.WeightLoader",
             # Logprobs of the distribution that was sampled; the default is the one before temperature and top-p.
             "--logprobs-mode": "processed_logprobs",
+            "--max-logprobs": str(self._max_candidates),
             "--tensor-parallel-size": str(options.tensor_parallel),
             "--pipeline-parallel-size": str(options.pipeline_parallel),
             # Recurrent states, as the trainer has them; by default some models' are rounded to 16 bits at each token.
@@ -129,14 +146,19 @@ class VllmDialect:
                     "request_id": first,
                     "model": client.adapter or MODEL_NAME,
                     "token_ids": prompt,
-                    "sampling_params": {**_sampling_parameters(sampling), "n": len(request_ids)},
+                    "sampling_params": {
+                        **_sampling_parameters(sampling),
+                        # The sampled token takes the place of the last candidate where it is not one of them.
+                        "logprobs": min(sampling.top_tokens + 1, self._max_candidates) if sampling.top_tokens else 0,
+                        "n": len(request_ids),
+                    },
                 },
                 limit_s=None,
             )
         finally:
             for request_id in request_ids:
                 self._requests.pop(request_id, None)
-        return parse_generations(answer, count=len(request_ids))
+        return parse_generations(answer, sampling, count=len(request_ids))
 
     async def score(
         self, client: ServerClient, tokens: Int32Array, scored_from: int, *, limit_s: float | None
@@ -238,7 +260,6 @@ def _sampling_parameters(sampling: Sampling) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "min_p": sampling.min_p,
-        "logprobs": 0,
         "ignore_eos": not (sampling.json_schema or sampling.regex),  # the caller names all stop tokens
         "stop_token_ids": list(sampling.stop_tokens),
         "detokenize": bool(sampling.stop_strings),
@@ -255,31 +276,53 @@ def _sampling_parameters(sampling: Sampling) -> dict[str, Any]:
     return parameters
 
 
-def parse_generations(answer: Any, *, count: int = 1) -> list[Generation]:
+def parse_generations(answer: Any, sampling: Sampling | None = None, *, count: int = 1) -> list[Generation]:
     """Returns the generations of an answer to `/inference/v1/generate`. Raises: CorruptData.
 
-    The routes are returned when the server was started with `return_routes`. Trajectories do not carry them yet.
+    sampling: of the request; None for one without columns. The routes are returned when the server was started with
+    `return_routes`. Trajectories do not carry them yet.
     """
     try:
         choices = answer["choices"]
         if len(choices) != count:
             raise ValueError(f"{len(choices)} choices instead of {count}")
-        return [_parse_choice(choice) for choice in choices]
+        return [_parse_choice(choice, sampling) for choice in choices]
     except (KeyError, TypeError, IndexError, ValueError, InvalidInput) as problem:
         raise invalid_answer("vLLM", answer) from problem
 
 
-def _parse_choice(choice: Mapping[str, Any]) -> Generation:
+def _parse_choice(choice: Mapping[str, Any], sampling: Sampling | None) -> Generation:
     tokens = np.array(choice["token_ids"] or [], dtype=np.int32)
     content = (choice.get("logprobs") or {}).get("content") or []
-    logprobs = np.minimum(np.array([entry["logprob"] for entry in content], dtype=np.float32), 0.0)
+    logprobs = np.fromiter(map(itemgetter("logprob"), content), dtype=np.float32)
     if len(logprobs) != len(tokens):
         raise ValueError("tokens and logprobs differ in number")
+    columns: TokenColumns = {}
+    if sampling is not None and sampling.top_tokens and len(tokens):
+        logprobs, columns = _candidates(content, tokens, logprobs, sampling)
     routes = choice.get("routed_experts")
     return Generation(
         tokens=tokens,
-        logprobs=logprobs,
+        logprobs=np.minimum(logprobs, 0.0),
         spans=version_spans(choice["weight_versions"], len(tokens)),
         finish=_FINISH[choice["finish_reason"]],
+        columns=columns,
         routes=None if routes is None else routes_from_npy(routes),
     )
+
+
+def _candidates(
+    content: Sequence[Mapping[str, Any]], tokens: Int32Array, logprobs: Float32Array, sampling: Sampling
+) -> tuple[Float32Array, TokenColumns]:
+    """Returns the logprobs and the most likely tokens of the sampled distribution.
+
+    vLLM returns those after temperature, top-k, top-p and min-p, but at temperature 0 those of temperature 1.
+    """
+    rows = list(map(itemgetter("top_logprobs"), content))
+    widths = np.fromiter(map(len, rows), dtype=np.intp, count=len(rows))
+    entries = list(chain.from_iterable(rows))
+    ids = table(np.fromiter(map(itemgetter("token_id"), entries), dtype=np.int32), widths, absent=-1)
+    values = table(np.fromiter(map(itemgetter("logprob"), entries), dtype=np.float32), widths, absent=-np.inf)
+    if sampling.temperature < _GREEDY:
+        logprobs, values = np.zeros_like(logprobs), np.where(ids == tokens[:, None], np.float32(0), -np.inf)
+    return logprobs, top_columns(ids, values, count=sampling.top_tokens)

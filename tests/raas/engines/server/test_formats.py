@@ -2,6 +2,7 @@
 
 import base64
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.ids import Version
-from astraflow.contract.rollouts.generation import Finish, VersionSpan
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.raas.engines.server import sglang, vllm
 from astraflow.raas.engines.server.formats import parse_metrics, version_spans
 from tests.errors import raises_code
@@ -97,6 +99,61 @@ def test_invalid_answers_of_sglang_are_refused(answer: Any) -> None:
         sglang.parse_generation(answer)
 
 
+TOP = Sampling(max_new_tokens=2, top_tokens=2)
+
+
+def flat(**facts: Any) -> dict[str, Any]:
+    """Returns an answer of SGLang with three candidates for each of two tokens."""
+    ids, values = np.array([7, 1, 2, 3, 8, 4], "<i4"), np.array([-0.5, -1.5, -2, -0.25, -3, -np.inf], "<f4")
+    fields = {
+        "output_top_logprobs_idx_flat_b64": base64.b64encode(ids.tobytes()).decode(),
+        "output_top_logprobs_val_flat_b64": base64.b64encode(values.tobytes()).decode(),
+        "output_top_logprobs_shape": [2, 3],
+    }
+    return sglang_answer(**{**fields, **facts})
+
+
+def assert_top(generation: Generation, ids: list[list[int]], values: list[list[float]]) -> None:
+    np.testing.assert_array_equal(generation.columns[TokenColumn.TOP_TOKENS], ids)
+    np.testing.assert_array_equal(generation.columns[TokenColumn.TOP_LOGPROBS], values)
+
+
+def test_the_candidates_of_an_sglang_answer_are_the_most_likely_ones() -> None:
+    assert_top(sglang.parse_generation(flat(), TOP), [[7, 1], [3, 8]], [[-0.5, -1.5], [-0.25, -3]])
+    wide = sglang.parse_generation(flat(), replace(TOP, top_tokens=9))
+    assert_top(wide, [[7, 1, 2], [3, 8, -1]], [[-0.5, -1.5, -2], [-0.25, -3, -np.inf]])
+
+
+def test_an_sglang_answer_with_filters_has_the_logprobs_of_what_they_kept() -> None:
+    kept = {
+        "output_token_sampling_mask": [[7], [3, 8, 4]],
+        "output_token_sampling_logprobs": [[0.0], [-0.5, -1.25, -2]],
+    }
+    generation = sglang.parse_generation(sglang_answer(**kept), replace(TOP, top_p=0.9))
+
+    assert generation.logprobs.tolist() == [0.0, -1.25]
+    assert_top(generation, [[7, -1], [3, 8]], [[0, -np.inf], [-0.5, -1.25]])
+
+
+@pytest.mark.parametrize(
+    ("answer", "sampling"),
+    [
+        (sglang_answer(), TOP),
+        (flat(output_top_logprobs_shape=[1, 6]), TOP),
+        (flat(output_top_logprobs_shape=[2, 2]), TOP),
+        (flat(output_top_logprobs_idx_flat_b64="!"), TOP),
+        (sglang_answer(), replace(TOP, top_k=2)),
+        (
+            sglang_answer(output_token_sampling_mask=[[7], [3]], output_token_sampling_logprobs=[[0.0], [0.0]]),
+            replace(TOP, top_k=2),
+        ),
+    ],
+)
+def test_invalid_candidates_of_sglang_are_refused(answer: Any, sampling: Sampling) -> None:
+    with raises_code(CorruptData, "engine.invalid_answer", "SGLang"):
+        sglang.parse_generation(answer, sampling)
+
+
 def vllm_answer(**facts: Any) -> dict[str, Any]:
     choice = {
         "index": 0,
@@ -123,6 +180,31 @@ def test_a_vllm_answer_with_routes_is_parsed() -> None:
     assert generation.routes is not None
     assert generation.routes.dtype == np.uint16
     np.testing.assert_array_equal(generation.routes, routes)
+
+
+def position(*candidates: tuple[int, float]) -> dict[str, Any]:
+    entries = [{"token_id": candidate, "logprob": logprob, "rank": 1} for candidate, logprob in candidates]
+    return {**entries[0], "top_logprobs": entries}
+
+
+def test_the_candidates_of_a_vllm_answer_are_the_most_likely_ones() -> None:
+    content = [position((7, -3.0), (1, -0.5), (2, -1.5)), position((8, -0.25), (3, -9999.0))]
+    answer = vllm_answer(logprobs={"content": content})
+
+    (generation,) = vllm.parse_generations(answer, TOP)
+    assert generation.logprobs.tolist() == [-3.0, -0.25]
+    assert_top(generation, [[1, 2], [8, -1]], [[-0.5, -1.5], [-0.25, -np.inf]])
+    (greedy,) = vllm.parse_generations(answer, replace(TOP, temperature=0.0))
+    assert greedy.logprobs.tolist() == [0.0, 0.0]
+    assert_top(greedy, [[7, -1], [8, -1]], [[0, -np.inf], [0, -np.inf]])
+
+
+def test_a_vllm_answer_without_the_requested_candidates_is_refused() -> None:
+    with raises_code(CorruptData, "engine.invalid_answer", "vLLM"):
+        vllm.parse_generations(vllm_answer(), TOP)
+    empty = [{**position((token, -1.0)), "top_logprobs": []} for token in (7, 8)]
+    with raises_code(CorruptData, "engine.invalid_answer", "vLLM"):
+        vllm.parse_generations(vllm_answer(logprobs={"content": empty}), TOP)
 
 
 def test_a_vllm_request_aborted_before_its_first_token_has_no_tokens() -> None:
