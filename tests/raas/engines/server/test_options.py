@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from astraflow.client.model_server import KEPT_OPEN_S
+from astraflow.client.model_server import KEPT_OPEN_S, ServerClient
 from astraflow.contract.rollouts.generation import Sampling
 from astraflow.raas.engines.server import sglang, vllm
 from astraflow.raas.engines.server.dialect import Dialect, Launch
@@ -17,6 +18,15 @@ from astraflow.raas.engines.server.options import ServerOptions
 CPU = Environment(name="e", kind="sglang", device="cpu", version="1", folder=Path("/env"))
 CUDA = replace(CPU, device="cuda")
 DIALECTS: list[Dialect] = [sglang.SglangDialect(), vllm.VllmDialect()]
+
+
+VOCABULARY = 1000
+
+
+@pytest.fixture(autouse=True)
+def vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (sglang, vllm):
+        monkeypatch.setattr(module, "vocabulary_size", lambda model: VOCABULARY)
 
 
 @pytest.fixture(params=DIALECTS, ids=lambda dialect: dialect.kind)
@@ -124,10 +134,55 @@ def test_sampling_options_become_vllm_parameters() -> None:
     sampling = Sampling(max_new_tokens=5, stop_tokens=(3,), stop_strings=("x",), top_k=4, seed=9, json_schema="{}")
     parameters = vllm._sampling_parameters(sampling)
 
-    assert (parameters["max_tokens"], parameters["stop_token_ids"], parameters["logprobs"]) == (5, [3], 0)
+    assert (parameters["max_tokens"], parameters["stop_token_ids"]) == (5, [3])
     assert (parameters["stop"], parameters["top_k"], parameters["seed"]) == (["x"], 4, 9)
     assert parameters["structured_outputs"] == {"json": "{}"}
     assert parameters["detokenize"] is True
+
+
+class Asked(Exception):
+    """Body of a request, which is not answered."""
+
+
+class Client:
+    adapter = ""
+
+    async def post(self, path: str, body: dict[str, Any], **_: Any) -> Any:
+        raise Asked(body)
+
+
+async def body(dialect: Dialect, **options: Any) -> dict[str, Any]:
+    """Returns the request for two answers."""
+    launch(dialect, CPU)
+    sampling = Sampling(max_new_tokens=5, **options)
+    with pytest.raises(Asked) as asked:
+        await dialect.generate(cast("ServerClient", Client()), ["a", "b"], np.array([1], np.int32), sampling)
+    asked_for: dict[str, Any] = asked.value.args[0]
+    return asked_for
+
+
+@pytest.mark.anyio
+async def test_sglang_is_asked_for_candidates_as_arrays_and_with_filters_for_what_they_kept() -> None:
+    dialect = sglang.SglangDialect()
+    assert "top_logprobs_num" not in await body(dialect)
+    whole = await body(dialect, top_tokens=5)
+    assert (whole["top_logprobs_num"], whole["return_flat_raw_top_logprobs_b64"]) == (5, True)
+    assert (await body(dialect, top_tokens=2 * VOCABULARY))["top_logprobs_num"] == VOCABULARY
+
+    for filters in ({"top_p": 0.9}, {"min_p": 0.1}, {"temperature": 0.0}, {"top_k": 9000}):
+        cut = await body(dialect, top_tokens=5, **filters)
+        assert (cut["return_sampling_mask"], cut["sampling_logprobs_mode"]) == (True, "support")
+        assert cut["sampling_params"]["top_k"] == 4000, "SGLang returns finite sets only"
+    assert (await body(dialect, top_tokens=5, top_k=7))["sampling_params"]["top_k"] == 7
+    assert "return_sampling_mask" not in await body(dialect, top_p=0.9)
+
+
+@pytest.mark.anyio
+async def test_vllm_is_asked_for_one_candidate_more_within_what_it_returns() -> None:
+    dialect = vllm.VllmDialect()
+    asked = [(await body(dialect, top_tokens=count))["sampling_params"]["logprobs"] for count in (0, 5, VOCABULARY)]
+
+    assert asked == [0, 6, int(value(launch(dialect, CPU), "--max-logprobs"))]
 
 
 @pytest.mark.parametrize("environment", [CPU, CUDA], ids=["cpu", "cuda"])

@@ -1,0 +1,96 @@
+"""Choice of the server for a prompt: the one that has computed most of it, as far as its load allows."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from astraflow.contract.rollouts.trajectories import Int32Array
+from astraflow.raas.engines.prefix_hashes import block_hashes
+
+BLOCK_TOKENS: Final = 32
+"""A prefix is known in whole blocks of so many tokens."""
+MAX_BLOCKS: Final = 2**15
+"""Blocks remembered for each server, a million tokens; the least recently used are forgotten first."""
+MIN_GAIN: Final = 64
+"""Least number of tokens that a server must know more than another one to be preferred to it."""
+MIN_LEAD: Final = 4
+"""Requests that a preferred server may always have more than the one with the fewest."""
+CACHE_FULL: Final = 0.9
+"""Used share of a cache above which a server is not preferred: it would have to drop prefixes or requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """A server that can take requests, and its load now."""
+
+    number: int
+    """Position among the servers of the engine."""
+    in_flight: int
+    """Requests sent to it and not answered."""
+    cache_used: float
+    """Used share of its key-value cache, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Server for a prompt."""
+
+    number: int
+    lost_tokens: int
+    """Tokens of the prompt that another server has computed and this one has not; above 0 for a move."""
+
+
+class PrefixAffinity:
+    """Remembers what was sent to each server since its cache was emptied, and chooses servers by it.
+
+    The next turn of an episode begins with the turn before it, and the episodes of a group with the same prompt, so
+    both go where their prefix is. A server is preferred for its prefix while it has at most `MIN_LEAD` requests, or
+    half as many, more than the one with the fewest, and while its cache has room; otherwise the request moves to
+    another server, which then knows the prefix too.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, OrderedDict[int, None]] = {}
+        """Hashes of the blocks of each server, the least recently used first."""
+
+    def choose(self, prompt: Int32Array, servers: Sequence[ServerState]) -> Choice:
+        """Returns the server for a prompt, and remembers that it computes it. servers: at least one."""
+        marks = block_hashes(prompt, BLOCK_TOKENS)
+        known = {number: self._known_tokens(number, marks) for number in self._known}
+        least = min(server.in_flight for server in servers)
+        most = least + max(MIN_LEAD, least // 2)
+        open_ = [server for server in servers if server.in_flight <= most and server.cache_used <= CACHE_FULL]
+        fewest = min(open_ or servers, key=lambda server: server.in_flight)
+        at_least = known.get(fewest.number, 0) + MIN_GAIN
+        chosen = max(
+            (server for server in open_ if known.get(server.number, 0) >= at_least),
+            key=lambda server: (known[server.number], -server.in_flight),
+            default=fewest,
+        )
+        self._add(chosen.number, marks)
+        return Choice(
+            number=chosen.number,
+            lost_tokens=max(0, max(known.values(), default=0) - known.get(chosen.number, 0)),
+        )
+
+    def add(self, number: int, tokens: Int32Array) -> None:
+        """Remembers that a server has computed these tokens."""
+        self._add(number, block_hashes(tokens, BLOCK_TOKENS))
+
+    def forget(self, number: int) -> None:
+        """Forgets what a server has computed: its cache was emptied, by a load of weights or a restart."""
+        self._known.pop(number, None)
+
+    def _known_tokens(self, number: int, marks: Sequence[int]) -> int:
+        known = self._known[number]
+        count = next((index for index, mark in enumerate(marks) if mark not in known), len(marks))
+        return count * BLOCK_TOKENS
+
+    def _add(self, number: int, marks: Sequence[int]) -> None:
+        known = self._known.setdefault(number, OrderedDict())
+        for mark in reversed(marks):  # the end of a prefix is forgotten before its beginning
+            known[mark] = None
+            known.move_to_end(mark)
+        while len(known) > MAX_BLOCKS:
+            known.popitem(last=False)
