@@ -72,6 +72,22 @@ NODE_COUNTERS: dict[str, NodeMetric] = {
     "engine_restarts": NodeMetric(
         family="engine", unit="restarts", meaning="Restarts of engine servers that ended or hung"
     ),
+    "prompt_tokens": NodeMetric(
+        family="prompt", unit="tokens", meaning="Tokens of prompts that engine servers got, if they report them"
+    ),
+    "prompt_tokens_cached": NodeMetric(
+        family="prompt_cached", unit="tokens", meaning="Tokens of prompts that engine servers had in their caches"
+    ),
+    "prefix_moves": NodeMetric(
+        family="prefix",
+        unit="moves",
+        meaning="Requests sent to another server than the one that had computed most of their prompt",
+    ),
+    "prefix_tokens_lost": NodeMetric(
+        family="prefix_lost",
+        unit="tokens",
+        meaning="Tokens of prompts that another server of the node had computed, and the chosen one had not",
+    ),
     "evaluation_episodes": NodeMetric(
         family="evaluation", unit="episodes", meaning="Episodes of evaluation tasks, included in the counts above"
     ),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from astraflow.contract.ids import PolicyId
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.drain_state import DrainState
-from astraflow.raas.engines.base import Engine
+from astraflow.raas.engines.base import Engine, EngineGauges
 from astraflow.raas.tasks.capacity import Capacity
 from astraflow.raas.tasks.lease_limit import LeaseLimit, LoadSample
 from astraflow.runtime.clock import Clock
@@ -16,6 +16,14 @@ from astraflow.runtime.retries import periodic
 log = get_logger()
 
 EVERY_S = 1.0
+_TOTALS = {
+    "engine_restarts": "restarts",
+    "prompt_tokens": "prompt_tokens",
+    "prompt_tokens_cached": "cached_tokens",
+    "prefix_moves": "prefix_moves",
+    "prefix_tokens_lost": "lost_prefix_tokens",
+}
+"""Fields of the gauges that only grow, by the counter of the node that follows them."""
 
 
 class EngineMonitor:
@@ -46,7 +54,8 @@ class EngineMonitor:
         self._drain_state = drain_state
         self._on_limit = on_limit
         self._clock = clock
-        self._restarts: dict[str, int] = {}
+        self._reported: Mapping[str, EngineGauges] = {}
+        """Gauges of each engine whose totals were counted last."""
 
     async def run(self) -> None:
         """Observes the load every second until cancelled."""
@@ -70,11 +79,11 @@ class EngineMonitor:
             if gauges.reply_length is not None:
                 self._counters.set_gauge("simulated_reply_length", gauges.reply_length)
         for name, gauges in engines.items():
-            reported_restarts = self._restarts.get(name, 0)
-            self._counters.add(
-                "engine_restarts", gauges.restarts - reported_restarts if gauges.restarts >= reported_restarts else 0
-            )
-        self._restarts = {name: gauges.restarts for name, gauges in engines.items()}
+            before_gauges = self._reported.get(name, EngineGauges())
+            for counter, attribute in _TOTALS.items():
+                increase = getattr(gauges, attribute) - getattr(before_gauges, attribute)
+                self._counters.add(counter, max(0, increase))  # a restarted server counts from 0
+        self._reported = engines
 
     async def drain_after_failure(self) -> None:
         """Waits until an engine cannot be kept running, and drains the node with the reason."""

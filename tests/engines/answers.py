@@ -94,7 +94,7 @@ async def record(
         await engine.generate("length", PROMPT, Sampling(max_new_tokens=4))
         recorder.step = "stop"
         with suppress(AstraFlowError):
-            await engine.generate("stop", PROMPT, Sampling(max_new_tokens=200, stop_tokens=tuple(range(10, 60))))
+            await engine.generate("stop", PROMPT, Sampling(max_new_tokens=200, stop_tokens=tuple(range(10, 25))))
         recorder.step = "candidates"
         await engine.generate("candidates", PROMPT, Sampling(max_new_tokens=2, top_tokens=3))
         recorder.step = "kept"

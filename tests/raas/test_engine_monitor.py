@@ -67,6 +67,20 @@ async def test_the_load_of_all_engines_is_reported_and_limits_the_slots() -> Non
     assert node.raises == 1
 
 
+async def test_prompt_tokens_are_counted_as_they_grow_also_after_a_restart() -> None:
+    node = Monitored()
+    solver = node.engines[PolicyId("solver")]
+    for prompts, cached, moves in ((100, 60, 1), (150, 90, 2), (0, 0, 2), (40, 10, 2)):  # the third: a server restarts
+        solver.load_now = EngineGauges(
+            prompt_tokens=prompts, cached_tokens=cached, prefix_moves=moves, lost_prefix_tokens=64 * moves
+        )
+        await node.monitor.observe()
+
+    counted = node.counters.counters()
+    assert (counted["prompt_tokens"], counted["prompt_tokens_cached"]) == (190, 100)
+    assert (counted["prefix_moves"], counted["prefix_tokens_lost"]) == (2, 128)
+
+
 async def test_restarts_of_all_engines_are_counted_once() -> None:
     node = Monitored()
     solver = node.engines[PolicyId("solver")]

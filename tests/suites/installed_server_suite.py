@@ -190,15 +190,15 @@ class InstalledServerSuite(ServerEngineSuite, EngineSuite):
         requests = (served.generate(str(number), prompt, sampling) for number, sampling in enumerate(samplings))
         for sampling, generation in zip(samplings, await within(asyncio.gather(*requests)), strict=True):
             ids, values = (generation.columns[column] for column in (TokenColumn.TOP_TOKENS, TokenColumn.TOP_LOGPROBS))
-            for place, token in enumerate(generation.tokens.tolist()):
-                expected = self._distribution(np.append(prompt, generation.tokens[:place]), sampling)
+            for row, token in enumerate(generation.tokens.tolist()):
+                expected = self._distribution(np.append(prompt, generation.tokens[:row]), sampling)
                 likely = np.sort(expected)[::-1][: sampling.top_tokens]
-                np.testing.assert_allclose(np.sort(values[place])[::-1], likely[: values.shape[1]], atol=1e-2)
+                np.testing.assert_allclose(np.sort(values[row])[::-1], likely[: values.shape[1]], atol=1e-2)
                 assert not np.isfinite(likely[values.shape[1] :]).any(), "narrower columns hold all tokens"
-                recorded = np.isfinite(values[place])
-                assert ((ids[place] >= 0) == recorded).all()
-                np.testing.assert_allclose(values[place][recorded], expected[ids[place][recorded]], atol=1e-2)
-                np.testing.assert_allclose(generation.logprobs[place], expected[token], atol=self.gap)
+                recorded = np.isfinite(values[row])
+                assert ((ids[row] >= 0) == recorded).all()
+                np.testing.assert_allclose(values[row][recorded], expected[ids[row][recorded]], atol=1e-2)
+                np.testing.assert_allclose(generation.logprobs[row], expected[token], atol=self.gap)
 
     def _distribution(self, tokens: Int32Array, sampling: Sampling) -> Float32Array:
         """Returns the logprobs of the sampled distribution of version 0, as `local_torch` computes them."""

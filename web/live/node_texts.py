@@ -1,5 +1,7 @@
 """Live texts of one node; the first paint of its row and every push use the same texts."""
 
+from collections.abc import Mapping
+
 from astraflow.contract.reports.report import NodeReport, NodeState
 from web.components import formats
 from web.components.texts import with_cause
@@ -80,8 +82,20 @@ def engine_text(node: NodeReport) -> tuple[str, str]:
     restarts = round(node.counters.get("engine_restarts", 0.0))
     restarted = f", restarted {formats.several(restarts, 'time')}" if restarts else ""
     cache = formats.percent(gauges.get("engine_cache_used", 0.0))
-    text = f"{formats.count(running)} running, {formats.count(waiting)} waiting, cache {cache} used{restarted}"
+    text = f"{formats.count(running)} running, {formats.count(waiting)} waiting, cache {cache} used"
+    text += f"{_prompts_text(node.counters)}{restarted}"
     return text, "warn" if waiting > running or restarts else ""
+
+
+def _prompts_text(counters: Mapping[str, float]) -> str:
+    """Returns the share of prompts that servers had in their caches, and the moves between them; empty if unknown."""
+    prompts, moves = counters.get("prompt_tokens", 0.0), round(counters.get("prefix_moves", 0.0))
+    if not prompts:
+        return ""
+    cached = formats.percent(counters.get("prompt_tokens_cached", 0.0) / prompts)
+    lost = formats.count(round(counters.get("prefix_tokens_lost", 0.0)))
+    moved = f", {formats.several(moves, 'move')} to a server without them ({lost} tokens lost)" if moves else ""
+    return f", {cached} of prompt tokens cached{moved}"
 
 
 def node_errors_text(node: NodeReport) -> tuple[str, str]:

@@ -41,6 +41,14 @@ class EngineGauges:
     """Used share of the key-value cache, 0 to 1."""
     restarts: int = 0
     """Restarts of the engine's servers so far. Count."""
+    prompt_tokens: int = 0
+    """Tokens of prompts so far. Count; 0 for engines that do not say."""
+    cached_tokens: int = 0
+    """Those of them that were in a cache and not computed again. Count."""
+    prefix_moves: int = 0
+    """Prompts that went to another server than the one which had computed most of them. Count."""
+    lost_prefix_tokens: int = 0
+    """Tokens of prompts that another server had in its cache, and the chosen one had not. Count."""
     reply_length: float | None = None
     """Factor on the length of replies of a simulated engine whose load follows a script; None for others."""
 

@@ -76,7 +76,7 @@ class Core:
         self._running = asyncio.Event()
         self._running.set()
         self._work = asyncio.Event()
-        self._tokens_total = 0
+        self._tokens_total = self._prompt_tokens = self._cached_tokens = 0
 
     def gauges(self) -> dict[str, float]:
         """Returns the load."""
@@ -88,6 +88,8 @@ class Core:
             "waiting": count - running,
             "cache": min(1.0, used / 32_768),
             "tokens": self._tokens_total,
+            "prompts": self._prompt_tokens,
+            "cached": self._cached_tokens,
         }
 
     def call_generate(
@@ -209,17 +211,19 @@ class Core:
             request.state, cached = self._prefill([*request.prompt, *request.tokens], request.adapter)
             if not request.tokens:
                 request.cached = cached
+                self._prompt_tokens += len(request.prompt)
+                self._cached_tokens += cached
         state, parameters = request.state, request.parameters
-        place: Any = {"position": len(request.tokens), "text": request.text, "vocabulary": self._vocabulary}
+        context: Any = {"position": len(request.tokens), "text": request.text, "vocabulary": self._vocabulary}
         try:
-            tokens, weights = kept(state, parameters, **place)
+            tokens, weights = kept(state, parameters, **context)
         except InvalidRequest:
             self._finish(request, "stop", None)
             return
         token = choose(tokens, weights, state, parameters)
         if request.records:
             if request.records == "all":
-                tokens, weights = kept(state, replace(parameters, top_p=1.0, top_k=0, min_p=0.0), **place)
+                tokens, weights = kept(state, replace(parameters, top_p=1.0, top_k=0, min_p=0.0), **context)
             request.candidates.append(logprobs_of(tokens, weights))
         request.tokens.append(token)
         recorded = dict(request.candidates[-1]) if request.records else {}

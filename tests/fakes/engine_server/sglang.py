@@ -127,6 +127,8 @@ class _Server:
             "num_queue_reqs": gauges["waiting"],
             "token_usage": gauges["cache"],
             "generation_tokens_total": gauges["tokens"],
+            "prompt_tokens_total": gauges["prompts"],
+            "cached_tokens_total": gauges["cached"],
         }
         return "".join(f"# TYPE sglang:{name} gauge\nsglang:{name}{labels} {value}\n" for name, value in values.items())
 

@@ -100,6 +100,8 @@ class _Server:
             "num_requests_waiting": gauges["waiting"],
             "kv_cache_usage_perc": gauges["cache"],
             "generation_tokens_total": gauges["tokens"],
+            "prompt_tokens_total": gauges["prompts"],
+            "prefix_cache_hits_total": gauges["cached"],
         }
         labels = '{engine="0",model_name="policy"}'
         return "".join(f"# TYPE vllm:{name} gauge\nvllm:{name}{labels} {value}\n" for name, value in values.items())

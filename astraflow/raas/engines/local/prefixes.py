@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from astraflow.contract.rollouts.trajectories import Int32Array
+from astraflow.raas.engines.prefix_hashes import block_hashes
 
 BLOCK_TOKENS = 16
 """Prefixes are stored and reused in whole blocks of so many tokens."""
@@ -101,11 +102,11 @@ class PrefixStore:
         return length // BLOCK_TOKENS * BLOCK_TOKENS
 
     def _marks(self, tokens: Int32Array) -> tuple[int, ...]:
-        return _block_hashes(tokens)
+        return block_hashes(tokens, BLOCK_TOKENS)
 
     def _ends(self, tokens: Int32Array) -> Iterator[tuple[int, int]]:
         """Returns the lengths of possible prefixes, the longest first, and their marks."""
-        blocks = _block_hashes(tokens[:-1])
+        blocks = block_hashes(tokens[:-1], BLOCK_TOKENS)
         return ((count * BLOCK_TOKENS, blocks[count - 1]) for count in range(len(blocks), 0, -1))
 
     def _remove(self, stored: StoredSequence) -> None:
@@ -123,22 +124,13 @@ class WholePrefixStore(PrefixStore):
         return length
 
     def _marks(self, tokens: Int32Array) -> tuple[int, ...]:
-        return (_whole_hash(tokens, _block_hashes(tokens)),)
+        return (_whole_hash(tokens, block_hashes(tokens, BLOCK_TOKENS)),)
 
     def _ends(self, tokens: Int32Array) -> Iterator[tuple[int, int]]:
         """Returns at most the length that leaves two tokens: of a single one, models write states in place."""
-        blocks = _block_hashes(tokens)
+        blocks = block_hashes(tokens, BLOCK_TOKENS)
         lengths = {len(stored.tokens) for stored in self._by_use.values() if len(stored.tokens) <= len(tokens) - 2}
         return ((length, _whole_hash(tokens[:length], blocks)) for length in sorted(lengths, reverse=True))
-
-
-def _block_hashes(tokens: Int32Array) -> tuple[int, ...]:
-    hashes: list[int] = []
-    running = 0
-    for start in range(0, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
-        running = hash((running, tokens[start : start + BLOCK_TOKENS].tobytes()))
-        hashes.append(running)
-    return tuple(hashes)
 
 
 def _whole_hash(tokens: Int32Array, blocks: tuple[int, ...]) -> int:

@@ -141,13 +141,17 @@ class ServerEngine:
         return done.pop().result()
 
     def gauges(self) -> EngineGauges:
-        """Returns the sum of running and waiting requests, and the mean use of the caches."""
+        """Returns sums over the servers, and the mean use of their caches."""
         gauges = [replica.gauges for replica in self._replicas]
         return EngineGauges(
             running=sum(replica_gauges.running for replica_gauges in gauges),
             waiting=sum(replica_gauges.waiting for replica_gauges in gauges),
             cache_used=sum(replica_gauges.cache_used for replica_gauges in gauges) / max(1, len(gauges)),
             restarts=sum(replica.restarts for replica in self._replicas),
+            prompt_tokens=sum(replica_gauges.prompt_tokens for replica_gauges in gauges),
+            cached_tokens=sum(replica_gauges.cached_tokens for replica_gauges in gauges),
+            prefix_moves=self._router.affinity.moves,
+            lost_prefix_tokens=self._router.affinity.lost_tokens,
         )
 
     async def generate(self, request_id: str, prompt: Int32Array, sampling: Sampling) -> Generation:
@@ -283,6 +287,7 @@ class ServerEngine:
         folder = self.folder
         assert folder is not None  # noqa: S101 (the engine was started)
         client, version = replica.client, str(folder.version)
+        self._router.affinity.forget(replica.number)
         if folder.adapter is not None:
             await self._apply_adapter(replica, folder)
             return False
@@ -329,6 +334,7 @@ class ServerEngine:
     async def _reload_restarted(self, replica: Replica) -> None:
         """Loads the staged weights, if any, into a server that has just started."""
         replica.loaded, replica.base_root = None, b""
+        self._router.affinity.forget(replica.number)
         async with self._stage_lock:
             if self.folder is None or self.folder.version is None:
                 return

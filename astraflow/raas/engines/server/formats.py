@@ -27,6 +27,9 @@ _FIELDS = {
     "token_usage": "cache",
     "kv_cache_usage_perc": "cache",
     "generation_tokens_total": "tokens",
+    "prompt_tokens_total": "prompts",
+    "cached_tokens_total": "cached",
+    "prefix_cache_hits_total": "cached",
 }
 
 
@@ -131,7 +134,7 @@ def parse_metrics(text: str, *, prefix: str) -> ServerLoad:
     >>> parse_metrics('vllm:num_requests_running{engine="0"} 3.0\\nvllm:generation_tokens_total 7', prefix="vllm:")
     ServerLoad(gauges=EngineGauges(running=3, waiting=0, cache_used=0.0), tokens_total=7.0)
     """
-    values = {"running": 0.0, "waiting": 0.0, "cache": 0.0, "tokens": 0.0}
+    values = dict.fromkeys(_FIELDS.values(), 0.0)
     for line in text.splitlines():
         if not line.startswith(prefix):
             continue
@@ -146,6 +149,8 @@ def parse_metrics(text: str, *, prefix: str) -> ServerLoad:
             running=int(values["running"]), waiting=int(values["waiting"]), cache_used=min(1.0, values["cache"])
         ),
         tokens_total=values["tokens"],
+        prompt_tokens=values["prompts"],
+        cached_tokens=values["cached"],
     )
 
 

@@ -32,15 +32,6 @@ class ServerState:
     """Used share of its key-value cache, 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """Server for a prompt."""
-
-    number: int
-    lost_tokens: int
-    """Tokens of the prompt that another server has computed and this one has not; above 0 for a move."""
-
-
 class PrefixAffinity:
     """Remembers what was sent to each server since its cache was emptied, and chooses servers by it.
 
@@ -51,11 +42,15 @@ class PrefixAffinity:
     """
 
     def __init__(self) -> None:
+        self.moves = 0
+        """Prompts of which another server had computed at least `MIN_GAIN` tokens more than the chosen one. Count."""
+        self.lost_tokens = 0
+        """Tokens of prompts that another server had computed, and the chosen one had not."""
         self._known: dict[int, OrderedDict[int, None]] = {}
         """Hashes of the blocks of each server, the least recently used first."""
 
-    def choose(self, prompt: Int32Array, servers: Sequence[ServerState]) -> Choice:
-        """Returns the server for a prompt, and remembers that it computes it. servers: at least one."""
+    def choose(self, prompt: Int32Array, servers: Sequence[ServerState]) -> int:
+        """Returns the number of the server for a prompt, and remembers that it computes it. servers: at least one."""
         marks = block_hashes(prompt, BLOCK_TOKENS)
         known = {number: self._known_tokens(number, marks) for number in self._known}
         least = min(server.in_flight for server in servers)
@@ -69,10 +64,10 @@ class PrefixAffinity:
             default=fewest,
         )
         self._add(chosen.number, marks)
-        return Choice(
-            number=chosen.number,
-            lost_tokens=max(0, max(known.values(), default=0) - known.get(chosen.number, 0)),
-        )
+        lost_tokens = max(known.values(), default=0) - known.get(chosen.number, 0)
+        self.lost_tokens += lost_tokens
+        self.moves += lost_tokens >= MIN_GAIN
+        return chosen.number
 
     def add(self, number: int, tokens: Int32Array) -> None:
         """Remembers that a server has computed these tokens."""

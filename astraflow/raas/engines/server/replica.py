@@ -17,6 +17,7 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,7 +74,7 @@ class Replica:
         self._dialect = dialect
         self._environment = environment
         self._options = options
-        self._number = number
+        self.number = number
         self._model = model
         self._log_file = log_file
         self._reload = reload
@@ -189,7 +190,7 @@ class Replica:
         log.info(
             "engine_started",
             engine=self._dialect.kind,
-            server=self._number,
+            server=self.number,
             pids=self.pids,
             seconds=round(self._clock.now() - began_at, 1),
         )
@@ -204,7 +205,7 @@ class Replica:
             self.gauges = EngineGauges()
             self._lost.set_result(ServerLost(f"cannot finish the request: {loss}; it is repeated", code="engine.lost"))
             tail = self._process.log_tail if self._process is not None else ()
-            log.error("engine_lost", engine=self._dialect.kind, server=self._number, reason=loss, log=list(tail)[-5:])
+            log.error("engine_lost", engine=self._dialect.kind, server=self.number, reason=loss, log=list(tail)[-5:])
             await self.stop_server()
             if not await self._restart(loss):
                 return
@@ -239,7 +240,7 @@ class Replica:
                     await self._reload(self)
             except (AstraFlowError, TimeoutError, OSError) as problem:
                 loss = str(problem)
-                log.warning("engine_restart_failed", engine=self._dialect.kind, server=self._number, problem=loss)
+                log.warning("engine_restart_failed", engine=self._dialect.kind, server=self.number, problem=loss)
                 await self.stop_server()
                 continue
             self.serving.set()
@@ -297,7 +298,7 @@ class Replica:
         except (AstraFlowError, TimeoutError) as problem:
             if self.control.locked() or self.is_paused:
                 return True
-            log.warning("engine_probe_missed", engine=self._dialect.kind, server=self._number, problem=str(problem))
+            log.warning("engine_probe_missed", engine=self._dialect.kind, server=self.number, problem=str(problem))
             return False
         return True
 
@@ -307,7 +308,9 @@ class Replica:
             load = await self._within_probe_limit(self._dialect.load(self.client))
         except (AstraFlowError, TimeoutError):
             return -1.0
-        self.gauges = load.gauges
+        self.gauges = replace(
+            load.gauges, prompt_tokens=round(load.prompt_tokens), cached_tokens=round(load.cached_tokens)
+        )
         return load.tokens_total
 
     async def _within_probe_limit(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -334,9 +337,9 @@ class Replica:
 
     def _devices(self) -> str:
         if self._options.devices:
-            return self._options.devices[self._number]
+            return self._options.devices[self.number]
         width = self._options.tensor_parallel * self._options.pipeline_parallel
-        return ",".join(str(device) for device in range(self._number * width, (self._number + 1) * width))
+        return ",".join(str(device) for device in range(self.number * width, (self.number + 1) * width))
 
     def _start_failure(self, cause: str) -> Unavailable:
         tail = "\n".join(self._process.log_tail if self._process is not None else ())

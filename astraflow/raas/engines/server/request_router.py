@@ -14,6 +14,7 @@ from astraflow.contract.rollouts.generation import Finish, Generation, Sampling,
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.continuations import Decode, continuable
 from astraflow.raas.engines.server.dialect import Dialect
+from astraflow.raas.engines.server.prefix_affinity import PrefixAffinity, ServerState
 from astraflow.raas.engines.server.replica import Replica, ServerLost
 from astraflow.raas.engines.server.request_groups import RequestGroups
 
@@ -26,7 +27,8 @@ _ABORTED = Generation(tokens=np.empty(0, np.int32), logprobs=np.empty(0, np.floa
 
 
 class RequestRouter:
-    """Sends each request to the server with the fewest, and again when its server is lost or aborted it for a load."""
+    """Sends each request to the server that has computed most of its prompt or has the fewest requests, and again when
+    its server is lost or aborted it for a load."""
 
     def __init__(
         self, dialect: Dialect, replicas: Sequence[Replica], *, is_open: asyncio.Event, decode: Decode
@@ -36,6 +38,7 @@ class RequestRouter:
         self._dialect = dialect
         self._decode = decode
         self._groups = RequestGroups(dialect)
+        self.affinity = PrefixAffinity()
         self._replicas = replicas
         self._is_open = is_open
         self._is_closed = False
@@ -107,10 +110,11 @@ class RequestRouter:
         so_far: Generation | None = None
         while True:
             begun = so_far and await self._continuable(so_far, sampling)
-            replica = await self._next_replica_or_abort(wire_id)
+            begins, rest = _remaining(prompt, sampling, begun)
+            replica = await self._next_replica_or_abort(wire_id, begins)
             if replica is None:
                 return so_far or _ABORTED
-            part = await self._generate_on(replica, wire_id, *_remaining(prompt, sampling, begun))
+            part = await self._generate_on(replica, wire_id, begins, rest)
             if part is None:
                 continue
             so_far = joined(begun, part) if begun is not None else part
@@ -135,7 +139,10 @@ class RequestRouter:
         try:
             client = replica.client
             adapter = client.adapter
-            return await self._groups.generate(client, wire_id, prompt, sampling)
+            part = await self._groups.generate(client, wire_id, prompt, sampling)
+            if len(self._replicas) > 1:
+                self.affinity.add(replica.number, np.concatenate([prompt, part.tokens]))
+            return part
         except asyncio.CancelledError:
             with suppress(AstraFlowError, TimeoutError):  # here, because only `_in_flight` names the server
                 await asyncio.shield(self._abort(wire_id))
@@ -152,38 +159,47 @@ class RequestRouter:
             replica.in_flight -= 1
             self._in_flight[wire_id] = None
 
-    async def _next_replica_or_abort(self, wire_id: str) -> Replica | None:
-        """Returns a server as `_next_replica`; None when the request was aborted meanwhile."""
+    async def _next_replica_or_abort(self, wire_id: str, prompt: Int32Array) -> Replica | None:
+        """Returns the server for a prompt, when one serves; None when the request was aborted meanwhile."""
         while not self._is_aborted(wire_id):
-            replica = self._serving_replica()
-            if replica is not None:
-                return replica
+            serving = self._serving_replicas()
+            if len(serving) == 1 == len(self._replicas):
+                return serving[0]
+            if serving:
+                return self._chosen(prompt, serving)
             await asyncio.sleep(_POLL_S)
         return None
 
+    def _chosen(self, prompt: Int32Array, serving: Sequence[Replica]) -> Replica:
+        states = [
+            ServerState(number=replica.number, in_flight=replica.in_flight, cache_used=replica.gauges.cache_used)
+            for replica in serving
+        ]
+        number = self.affinity.choose(prompt, states)
+        return next(replica for replica in serving if replica.number == number)
+
     async def _next_replica(self) -> Replica:
-        """Waits while the engine is paused or all servers restart. Raises: Unavailable when it has failed or ends."""
+        """Returns the server with the fewest requests; waits while the engine is paused or all servers restart.
+
+        Raises: Unavailable when it has failed or ends.
+        """
         while not self._is_closed:
-            replica = self._serving_replica()
-            if replica is not None:
-                return replica
+            if serving := self._serving_replicas():
+                return min(serving, key=lambda replica: replica.in_flight)
             await asyncio.sleep(_POLL_S)
         raise Unavailable(
             "cannot run the request: the engine is closed; send it to another engine", code="engine.closed"
         )
 
-    def _serving_replica(self) -> Replica | None:
-        """Returns the serving server with the fewest requests; None while none serves, or the engine is paused.
-
-        Raises: Unavailable when the engine has failed.
-        """
+    def _serving_replicas(self) -> list[Replica]:
+        """Returns the serving servers; none while the engine is paused. Raises: Unavailable when it has failed."""
         serving = [replica for replica in self._replicas if replica.serving.is_set()]
         if serving and self._is_open.is_set():
-            return min(serving, key=lambda replica: replica.in_flight)
+            return serving
         failed = [replica.failed.result() for replica in self._replicas if replica.failed.done()]
         if len(failed) == len(self._replicas):
             raise Unavailable(f"cannot run the request: {failed[0]}", code="engine.failed")
-        return None
+        return []
 
     def _is_aborted(self, wire_id: str) -> bool:
         return wire_id in self._aborted or self._is_closed

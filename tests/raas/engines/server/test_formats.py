@@ -41,13 +41,16 @@ sglang:num_queue_reqs{tp_rank="0"} 4.0
 sglang:token_usage{tp_rank="0"} 0.25
 sglang:token_usage{tp_rank="1"} 1.5
 sglang:generation_tokens_total{tp_rank="0"} 70.0
+sglang:prompt_tokens_total{tp_rank="0"} 500.0
+sglang:cached_tokens_total{cache_source="device"} 300.0
+sglang:cached_tokens_total{cache_source="host"} 50.0
 sglang:other{x="1"} 1.0
 vllm:num_requests_running 9.0
 """
     load = parse_metrics(text, prefix="sglang:")
 
     assert (load.gauges.running, load.gauges.waiting, load.gauges.cache_used) == (5, 4, 1.0)
-    assert load.tokens_total == 70.0
+    assert (load.tokens_total, load.prompt_tokens, load.cached_tokens) == (70.0, 500.0, 350.0)
 
 
 def sglang_answer(**facts: Any) -> dict[str, Any]:

@@ -155,10 +155,10 @@ async def body(dialect: Dialect, **options: Any) -> dict[str, Any]:
     """Returns the request for two answers."""
     launch(dialect, CPU)
     sampling = Sampling(max_new_tokens=5, **options)
-    with pytest.raises(Asked) as asked:
+    with pytest.raises(Asked) as refused:
         await dialect.generate(cast("ServerClient", Client()), ["a", "b"], np.array([1], np.int32), sampling)
-    asked_for: dict[str, Any] = asked.value.args[0]
-    return asked_for
+    request: dict[str, Any] = refused.value.args[0]
+    return request
 
 
 @pytest.mark.anyio
@@ -180,9 +180,9 @@ async def test_sglang_is_asked_for_candidates_as_arrays_and_with_filters_for_wha
 @pytest.mark.anyio
 async def test_vllm_is_asked_for_one_candidate_more_within_what_it_returns() -> None:
     dialect = vllm.VllmDialect()
-    asked = [(await body(dialect, top_tokens=count))["sampling_params"]["logprobs"] for count in (0, 5, VOCABULARY)]
+    counts = [(await body(dialect, top_tokens=count))["sampling_params"]["logprobs"] for count in (0, 5, VOCABULARY)]
 
-    assert asked == [0, 6, int(value(launch(dialect, CPU), "--max-logprobs"))]
+    assert counts == [0, 6, int(value(launch(dialect, CPU), "--max-logprobs"))]
 
 
 @pytest.mark.parametrize("environment", [CPU, CUDA], ids=["cpu", "cuda"])

@@ -10,7 +10,6 @@ from astraflow.raas.engines.server.prefix_affinity import (
     CACHE_FULL,
     MAX_BLOCKS,
     MIN_LEAD,
-    Choice,
     PrefixAffinity,
     ServerState,
 )
@@ -35,17 +34,17 @@ def servers(*in_flight: int, cache_used: float = 0.0) -> list[ServerState]:
 def test_texts_without_a_known_prefix_go_to_the_server_with_the_fewest_requests() -> None:
     affinity = PrefixAffinity()
 
-    assert affinity.choose(text(), servers(2, 1, 3)) == Choice(number=1, lost_tokens=0)
-    assert affinity.choose(text(BLOCK_TOKENS - 1), servers(0, 1)) == Choice(number=0, lost_tokens=0)
+    assert affinity.choose(text(), servers(2, 1, 3)) == 1
+    assert affinity.choose(text(BLOCK_TOKENS - 1), servers(0, 1)) == 0
 
 
 def test_the_next_turn_of_an_episode_goes_where_the_turns_before_it_went() -> None:
     affinity, first = PrefixAffinity(), text()
-    assert affinity.choose(first, servers(1, 0)).number == 1
+    assert affinity.choose(first, servers(1, 0)) == 1
     affinity.add(1, np.concatenate([first, text()]))
 
     turn = np.concatenate([first, text(3)])
-    assert affinity.choose(turn, servers(0, MIN_LEAD)) == Choice(number=1, lost_tokens=0)
+    assert affinity.choose(turn, servers(0, MIN_LEAD)) == 1
 
 
 def test_of_servers_that_know_as_much_the_one_with_the_fewest_requests_is_chosen() -> None:
@@ -53,37 +52,37 @@ def test_of_servers_that_know_as_much_the_one_with_the_fewest_requests_is_chosen
     affinity.add(0, shared)
     affinity.add(1, shared)
 
-    assert affinity.choose(np.append(shared, text()), servers(1, 0)).number == 1
-    assert affinity.choose(np.append(shared, text()), servers(0, 1)).number == 0
+    assert affinity.choose(np.append(shared, text()), servers(1, 0)) == 1
+    assert affinity.choose(np.append(shared, text()), servers(0, 1)) == 0
 
 
 def test_a_group_with_a_long_prompt_is_shared_out_when_its_server_leads_too_far() -> None:
     affinity, prompt = PrefixAffinity(), text()
-    loads, lost = [0, 0], 0
+    loads = [0, 0]
     for _ in range(16):
-        choice = affinity.choose(prompt, servers(*loads))
-        loads[choice.number] += 1
-        lost += choice.lost_tokens
+        loads[affinity.choose(prompt, servers(*loads))] += 1
 
     assert loads == [8, 8]
-    assert lost == len(prompt), "one move, after which both servers know the prompt"
+    assert (affinity.moves, affinity.lost_tokens) == (1, len(prompt)), "after it both servers know the prompt"
 
 
 def test_a_small_gain_does_not_unbalance_the_servers() -> None:
     affinity, first = PrefixAffinity(), text(BLOCK_TOKENS)
     affinity.choose(first, servers(0, 1))
 
-    assert affinity.choose(np.append(first, text()), servers(1, 0)) == Choice(number=1, lost_tokens=BLOCK_TOKENS)
+    assert affinity.choose(np.append(first, text()), servers(1, 0)) == 1
+    assert (affinity.moves, affinity.lost_tokens) == (0, BLOCK_TOKENS)
 
 
 def test_a_request_moves_from_a_full_cache_and_from_a_server_that_is_gone() -> None:
     affinity, first = PrefixAffinity(), text()
     affinity.choose(first, servers(0, 1))
 
-    assert affinity.choose(np.append(first, text()), servers(*IDLE, cache_used=CACHE_FULL + 0.01)).number == 1
+    assert affinity.choose(np.append(first, text()), servers(*IDLE, cache_used=CACHE_FULL + 0.01)) == 1
     other = PrefixAffinity()
     other.choose(first, servers(0, 1))
-    assert other.choose(first, servers(*IDLE)[1:]) == Choice(number=1, lost_tokens=len(first))
+    assert other.choose(first, servers(*IDLE)[1:]) == 1
+    assert (other.moves, other.lost_tokens) == (1, len(first))
 
 
 def test_when_all_caches_are_full_the_load_decides() -> None:
@@ -91,7 +90,7 @@ def test_when_all_caches_are_full_the_load_decides() -> None:
     affinity.add(0, first)
 
     full = [ServerState(number=number, in_flight=number ^ 1, cache_used=1.0) for number in range(2)]
-    assert affinity.choose(first, full).number == 1
+    assert affinity.choose(first, full) == 1
 
 
 def test_an_emptied_cache_attracts_nothing() -> None:
@@ -99,7 +98,8 @@ def test_an_emptied_cache_attracts_nothing() -> None:
     affinity.choose(first, servers(0, 1))
     affinity.forget(0)
 
-    assert affinity.choose(first, servers(1, 0)) == Choice(number=1, lost_tokens=0)
+    assert affinity.choose(first, servers(1, 0)) == 1
+    assert affinity.moves == 0
     affinity.forget(7)
 
 
@@ -108,4 +108,4 @@ def test_the_blocks_that_were_used_longest_ago_are_forgotten() -> None:
     affinity.add(0, first)
     affinity.add(0, text(MAX_BLOCKS * BLOCK_TOKENS))
 
-    assert affinity.choose(first, servers(1, 0)) == Choice(number=1, lost_tokens=0)
+    assert affinity.choose(first, servers(1, 0)) == 1

@@ -12,6 +12,7 @@ from astraflow.contract.ids import Version
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.byte_tokenizer import ByteTokenizer
+from astraflow.raas.engines.base import EngineGauges
 from astraflow.raas.engines.server.dialect import Dialect
 from astraflow.raas.engines.server.replica import Replica
 from astraflow.raas.engines.server.request_groups import MAX_TOKENS
@@ -32,8 +33,10 @@ class FakeClient:
 class FakeReplica:
     """Server that runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
         self.client = FakeClient()
+        self.gauges = EngineGauges()
         self.in_flight = 0
         self.serving = asyncio.Event()
         self.serving.set()
@@ -47,12 +50,15 @@ class FakeDialect:
         self.aborted: list[str] = []
         self.asked: list[tuple[str, int]] = []
         """Prompt and length limit of each request."""
+        self.clients: list[ServerClient] = []
+        """Client of each request."""
         self._texts = list(texts)
 
     async def generate(
         self, client: ServerClient, request_ids: Sequence[str], prompt: Int32Array, sampling: Sampling
     ) -> list[Generation]:
         self.asked.append((ByteTokenizer().decode(prompt), sampling.max_new_tokens))
+        self.clients.append(client)
         if not self._texts:
             await asyncio.Event().wait()
         tokens = ByteTokenizer().encode(self._texts.pop(0))
@@ -68,11 +74,11 @@ class FakeDialect:
         self.aborted += request_ids
 
 
-def router(dialect: FakeDialect) -> RequestRouter:
+def router(dialect: FakeDialect, *replicas: FakeReplica) -> RequestRouter:
     is_open = asyncio.Event()
     is_open.set()
-    replicas = [cast("Replica", FakeReplica())]
-    return RequestRouter(cast("Dialect", dialect), replicas, is_open=is_open, decode=ByteTokenizer().decode)
+    servers = [cast("Replica", replica) for replica in replicas or (FakeReplica(),)]
+    return RequestRouter(cast("Dialect", dialect), servers, is_open=is_open, decode=ByteTokenizer().decode)
 
 
 async def generated(dialect: FakeDialect, sampling: Sampling) -> str:
@@ -120,3 +126,27 @@ async def test_a_request_with_stop_strings_continues_where_none_has_begun() -> N
     assert f"ask:{PADDING}".startswith(prompt), "no part of the stop string is in the prompt"
     assert len("ask:") < len(prompt)
     assert length == 100 - (len(prompt) - len("ask:"))
+
+
+async def test_turns_follow_their_prefix_until_its_server_is_gone() -> None:
+    dialect, servers = FakeDialect(), [FakeReplica(number) for number in range(2)]
+    requests = router(dialect, *servers)
+    servers[0].in_flight = 1
+    prompt, sampling = ByteTokenizer().encode(8 * PADDING), Sampling(max_new_tokens=40)
+
+    async def used(*, number: int) -> FakeClient:
+        dialect._texts[:] = ["y"]
+        await requests.generate(str(number), np.append(prompt, ByteTokenizer().encode(number * "z")), sampling)
+        return cast("FakeClient", dialect.clients[-1])
+
+    assert await used(number=0) is servers[1].client
+    servers[0].in_flight = 0
+    assert await used(number=1) is servers[1].client, "its prefix is there"
+    servers[1].serving.clear()
+    assert await used(number=2) is servers[0].client
+    assert requests.affinity.moves == 1
+    servers[1].serving.set()
+    requests.affinity.forget(0)
+    requests.affinity.forget(1)
+    servers[0].in_flight = 1
+    assert await used(number=3) is servers[1].client, "no cache holds anything, so the load decides"
