@@ -79,3 +79,8 @@ class AlgorithmConfig(Config):
     def top_tokens(self) -> int:
         """Number of most likely tokens that engines record of each token; 0: none."""
         return int(self.loss.get("centering") or 0)
+
+    @property
+    def corrects_samples(self) -> bool:
+        """True if the loss corrects samples of an engine that computes otherwise: by centering or by corrections."""
+        return bool(self.top_tokens or self.loss.get("corrections"))

@@ -72,6 +72,7 @@ def _plan_text(plan: "RecipePlan") -> "RenderableType":
 
     no_gpu = Text("no GPU is needed; trainers and engines use the first if any")
     problems = [Text(f"problem: {problem} [{problem.code}]", style="red") for problem in plan.problems]
+    warnings = [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
     return Group(
         Text(f"{plan.name}: {plan.summary}"),
         Text(""),
@@ -82,6 +83,7 @@ def _plan_text(plan: "RecipePlan") -> "RenderableType":
         _needs_table(plan),
         Text(""),
         *(problems or [Text("no problem found; nothing was run")]),
+        *warnings,
     )
 
 

@@ -1,6 +1,6 @@
 """Dry run of a recipe: GPUs, memory, batches, disk and downloads, computed without a network, a GPU or the model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,8 @@ class RecipePlan:
     """Bytes by part."""
     needs: tuple[Need, ...]
     problems: tuple[InvalidInput, ...]
+    warnings: tuple[str, ...]
+    """What may keep a run from learning, although every part works."""
 
 
 def plan_recipe(recipe: Recipe, *, gpu_bytes: int) -> RecipePlan:
@@ -111,7 +113,20 @@ def plan_recipe(recipe: Recipe, *, gpu_bytes: int) -> RecipePlan:
         disk=_disk(recipe, shapes, rows),
         needs=tuple(needs(recipe)),
         problems=tuple(problems(recipe, shapes, uses, rows=rows, gpu_bytes=gpu_bytes)),
+        warnings=tuple(_uncorrected(recipe)),
     )
+
+
+def _uncorrected(recipe: Recipe) -> Iterator[str]:
+    """Yields a warning for each policy whose rollouts are of rounded weights and whose loss corrects nothing."""
+    for name, policy in recipe.policies.items():
+        weights = str(engine_of(recipe, name).get("weights", "exact"))
+        if weights != "exact" and policy.is_trained and not policy.algorithm.corrects_samples:
+            yield (
+                f"the engine of {name!r} samples with weights = {weights!r}, which the trainer does not have: its "
+                f"gradients are biased; set centering = 8 in policies.{name}.algorithm.loss, or corrections = "
+                '[{ kind = "tis" }], and watch mismatch_k3'
+            )
 
 
 def _longest_row(recipe: Recipe, name: str, shape: ModelShape | None) -> int:

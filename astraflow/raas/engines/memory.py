@@ -13,6 +13,7 @@ MAX_RANK = 64
 WORKING_BYTES = 2 << 30
 """Activations, graphs and buffers of a server within its share of a GPU."""
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_FP8_BYTES = 1
 _DEFAULT_SHARE = 0.85
 
 
@@ -46,7 +47,10 @@ def server_gpus(engine: Mapping[str, Any]) -> list[tuple[int, ...]]:
 def server_memory(shape: ModelShape, engine: Mapping[str, Any], *, gpu_bytes: int) -> ServerMemory:
     """Returns the memory of each GPU of a server, which takes its share at once."""
     size = gpus_per_server(engine)
-    weights = _DTYPE_BYTES.get(str(engine.get("dtype", "auto")), 2) * shape.parameters // size
+    is_fp8 = engine.get("weights") == "fp8"
+    weights = (
+        (_FP8_BYTES if is_fp8 else _DTYPE_BYTES.get(str(engine.get("dtype", "auto")), 2)) * shape.parameters // size
+    )
     total = int(float(engine.get("memory_share", _DEFAULT_SHARE)) * gpu_bytes)
     cache = total - weights - WORKING_BYTES
     # Each GPU has at least one head of keys and values.

@@ -59,6 +59,37 @@ def test_states_of_a_hybrid_take_room_for_each_sequence() -> None:
     assert cached_tokens[1] > 1.04 * cached_tokens[0]
 
 
+ROUNDED = "nodes.engine={kind='local_torch', weights='int4'}"
+FP8 = ("nodes.engine.kind=vllm", "nodes.engine.weights=fp8")
+LOSS = "policies.solver.algorithm.loss"
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "is_warned"),
+    [
+        ("reverse", (), False),
+        ("reverse", (ROUNDED, f"{LOSS}={{kind='reinforce'}}"), True),
+        ("reverse", (ROUNDED, f"{LOSS}={{kind='reinforce', centering=8}}"), False),
+        ("reverse", (ROUNDED, f"{LOSS}={{kind='reinforce', corrections=[{{kind='tis'}}]}}"), False),
+        ("math", (*FP8, f"{LOSS}={{kind='reinforce'}}"), True),
+    ],
+)
+def test_rounded_rollouts_without_a_correction_are_a_warning(
+    name: str, overrides: Sequence[str], is_warned: bool
+) -> None:
+    warnings = planned(name, *overrides).warnings
+
+    assert bool(warnings) is is_warned
+    assert all("centering" in warning and "tis" in warning for warning in warnings)
+
+
+def test_rounded_weights_leave_more_memory_for_the_cache() -> None:
+    servers = [planned("math", *overrides).policies[0].server for overrides in ((), FP8)]
+
+    assert servers[0] is not None and servers[1] is not None
+    assert servers[1].weights == servers[0].weights // 2
+
+
 @pytest.mark.parametrize(
     ("name", "overrides", "codes"),
     [

@@ -42,6 +42,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--mamba-ssm-cache-dtype")
     parser.add_argument("--enforce-eager", action="store_true")
     parser.add_argument("--middleware")
+    parser.add_argument("--quantization", choices=["fp8_per_channel"])
     parser.add_argument("--gpu-memory-utilization", type=float)
     options = parser.parse_args(arguments)
     if not options.program.endswith("in_server/astraflow_vllm.py"):

@@ -14,7 +14,7 @@ from astraflow.contract.rollouts.generation import Generation, Sampling
 from astraflow.contract.rollouts.token_columns import TOP_COLUMNS
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.contract.weights import Dtype
-from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
+from astraflow.raas.engines.base import COARSE, EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
 from astraflow.raas.engines.continuations import ModelDecoder
 from astraflow.raas.engines.merged_adapters import AdapterMerger, RoundingWatch
 from astraflow.raas.engines.server.dialect import Dialect
@@ -88,7 +88,9 @@ class ServerEngine:
 
     @property
     def logprob_tolerance(self) -> LogprobTolerance:
-        """`EXACT` in float32, `ROUNDED` otherwise."""
+        """`EXACT` in float32, `ROUNDED` in other types, `COARSE` with rounded weights."""
+        if self.options.weights != "exact":
+            return COARSE
         return EXACT if self._dtype == "float32" else ROUNDED
 
     @property

@@ -1,11 +1,17 @@
 """Options that all engine servers share."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
+
+_NO_INT4 = (
+    "no server rounds exact weights to 4-bit integers at a load; use fp8 with the engine vllm, or local_torch, which "
+    "shows how an algorithm bears int4"
+)
 
 
 class ServerOptions(Config):
@@ -26,6 +32,11 @@ class ServerOptions(Config):
     """Distributes whole experts over the devices instead of splitting each."""
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], SettableBy.AGENT] = "auto"
     """Type of the served weights; `auto`: float32 on a CPU, the type of the model on a GPU."""
+    weights: Annotated[Literal["exact", "fp8", "int4"], SettableBy.AGENT] = "exact"
+    """Weights of linear layers as they are published, or rounded by the server at each load, after the node has
+    verified them: to FP8 with a scale for each output, and activations with one for each token (`fp8`, vLLM only). Set
+    `centering` or a correction in the loss with it. The server cannot patch rounded weights, so every version is a
+    reload."""
     context_tokens: int = Field(default=0, ge=0)
     """Maximum tokens of prompt and answer; 0: the maximum of the model."""
     max_running: int = Field(default=0, ge=0)
@@ -65,3 +76,16 @@ class ServerOptions(Config):
     """Restarts within `restart_window_s`; when they are used up, the node drains."""
     restart_window_s: float = Field(default=600.0, gt=0)
     """Window of the restart budget, in seconds."""
+
+    not_rounded: ClassVar[Mapping[str, str]] = {"int4": _NO_INT4}
+    """Values of `weights` that the server does not support, and why."""
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> Self:
+        if reason := self.not_rounded.get(self.weights):
+            raise ValueError(f"weights = {self.weights!r} is not supported: {reason}")
+        if any(argument.partition("=")[0] == "--quantization" for argument in self.arguments):
+            raise ValueError(
+                "arguments cannot contain --quantization: the node must know that weights are rounded; set `weights`"
+            )
+        return self

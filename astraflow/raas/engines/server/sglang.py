@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -52,6 +52,13 @@ _FINISH = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT}
 
 class SglangOptions(ServerOptions):
     """Options of SGLang servers."""
+
+    not_rounded: ClassVar[Mapping[str, str]] = {
+        **ServerOptions.not_rounded,
+        "fp8": "SGLang (0.5.23) rounds to FP8 at its start, and loads no exact version into rounded weights afterwards "
+        "(its loader flash_rl does, for two classes of models, but needs the first version at the start); use the "
+        "engine vllm",
+    }
 
 
 @engines.register("sglang", options=SglangOptions)

@@ -211,8 +211,8 @@ class VllmDialect:
         await client.post("/update_weight_version", {"new_version": version}, limit_s=CONTROL_S, is_repeatable=True)
 
     def can_patch(self, environment: Environment, options: ServerOptions) -> bool:
-        """Returns False on a CPU, where vLLM packs its weights."""
-        return environment.device != "cpu"
+        """Returns False on a CPU, where vLLM packs its weights, and for rounded weights."""
+        return environment.device != "cpu" and options.weights == "exact"
 
     async def patch(self, client: ServerClient, patch: Path, version: str, *, resumes: bool) -> None:
         """Writes changed elements in place."""
@@ -242,6 +242,8 @@ def _option_flags(options: ServerOptions, *, is_cpu: bool) -> dict[str, str | No
     flags: dict[str, str | None] = {}
     if options.expert_parallel:
         flags["--enable-expert-parallel"] = None
+    if options.weights == "fp8":
+        flags["--quantization"] = "fp8_per_channel"
     if options.context_tokens:
         flags["--max-model-len"] = str(options.context_tokens)
     if options.max_running or is_cpu:

@@ -112,11 +112,26 @@ def test_every_option_changes_the_command_line(dialect: Dialect) -> None:
         {"probe_every_s": 0},
         {"patch": "always"},
         {"unknown": 1},
+        {"weights": "int4"},
+        {"arguments": ("--quantization", "awq")},
+        {"arguments": ("--quantization=awq",)},
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ServerOptions(**options)
+
+
+def test_vllm_rounds_weights_to_fp8_at_each_load_and_sglang_refuses_it_with_the_reason() -> None:
+    dialect = vllm.VllmDialect()
+    assert value(launch(dialect, CUDA, weights="fp8"), "--quantization") == "fp8_per_channel"
+    assert "--quantization" not in launch(dialect, CUDA).argv
+    assert dialect.can_patch(CUDA, ServerOptions())
+    assert not dialect.can_patch(CUDA, ServerOptions(weights="fp8")), "its elements are not those of the version"
+    with pytest.raises(ValidationError, match="flash_rl"):
+        sglang.SglangOptions(weights="fp8")
+    with pytest.raises(ValidationError, match="local_torch"):
+        vllm.VllmOptions(weights="int4")
 
 
 def test_sampling_options_become_sglang_parameters() -> None:
