@@ -47,6 +47,7 @@ class RealServerSuite(InstalledServerSuite):
     long_tokens = checked_tokens = 300
     head_start_s = 0.4
     losses = 1
+    updates = 200
 
     def install(self) -> None:
         (home() / "engines").symlink_to(INSTALLED)

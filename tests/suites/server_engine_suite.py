@@ -47,6 +47,8 @@ class ServerEngineSuite:
     """Whether changes are written in place."""
     aborted_within_s = 3.0
     """Seconds in which an aborted request must have left the server; less than it would take to its end."""
+    updates = 20
+    """Weight updates under traffic."""
     losses: int | None = None
     """Processes to lose, one after another, in the test of a signal; None: every process."""
 
@@ -95,18 +97,22 @@ class ServerEngineSuite:
     async def test_weight_updates_under_traffic_lose_no_request(
         self, served: ServerEngine, weights: Weights, prompt: Int32Array, long: Sampling, expected: Expected
     ) -> None:
+        """Long requests are interrupted by updates; brief ones arrive during them. A refused one ends the block."""
         await served.load(weights(0))
-        async with Load(served, prompt, long, requests=16) as load:
-            for version in range(1, 21):
+        brief = replace(long, max_new_tokens=4)
+        async with Load(served, prompt, long, requests=8) as load, Load(served, prompt, brief, requests=8) as arrivals:
+            for version in range(1, self.updates + 1):
                 await within(served.load(weights(version % 4)))
                 await asyncio.sleep(0.02)
 
-        assert served.version == 0
-        assert len(load.generations) >= 16
-        for generation in load.generations[:: max(1, len(load.generations) // 16)]:
-            assert generation.finish is Finish.LENGTH
-            assert len(generation.tokens) == long.max_new_tokens
-            self.check_logprobs(prompt, generation, expected)
+        assert served.version == self.updates % 4
+        assert len(load.generations) >= 8
+        assert len(arrivals.generations) > self.updates
+        for sampling, generations in ((long, load.generations), (brief, arrivals.generations)):
+            assert {generation.finish for generation in generations} == {Finish.LENGTH}
+            assert {len(generation.tokens) for generation in generations} == {sampling.max_new_tokens}
+            for generation in generations[:: max(1, len(generations) // 16)]:
+                self.check_logprobs(prompt, generation, expected)
 
     async def test_an_aborted_request_ends_in_the_server(
         self, served: ServerEngine, weights: Weights, prompt: Int32Array, long: Sampling
@@ -352,7 +358,7 @@ class Load:
 
     async def _repeat(self) -> None:
         while True:
-            request_id = f"load-{next(self._ids)}"
+            request_id = f"load-{id(self)}-{next(self._ids)}"
             self.generations.append(await self._engine.generate(request_id, self._prompt, self._sampling))
             if self._is_over:
                 return
