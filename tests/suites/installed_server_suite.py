@@ -8,6 +8,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ import torch
 from astraflow.client.model_server import ServerClient
 from astraflow.conformance.engines import Subject
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.rollouts.generation import Sampling
+from astraflow.contract.rollouts.generation import Finish, Sampling
 from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import PauseMode
@@ -199,6 +200,18 @@ class InstalledServerSuite(ServerEngineSuite, EngineSuite):
                 assert ((ids[row] >= 0) == recorded).all()
                 np.testing.assert_allclose(values[row][recorded], expected[ids[row][recorded]], atol=1e-2)
                 np.testing.assert_allclose(generation.logprobs[row], expected[token], atol=self.gap)
+
+    @pytest.mark.parametrize("filters", [{}, {"top_p": 0.6}], ids=["whole", "filtered"])
+    async def test_an_aborted_request_has_the_most_likely_tokens_of_what_it_wrote(
+        self, served: ServerEngine, prompt: Int32Array, long: Sampling, filters: dict[str, Any]
+    ) -> None:
+        await served.load(self.version(0))
+        running = await self.begun(served, "aborted", prompt, replace(long, top_tokens=8, **filters))
+        await served.abort("aborted")
+        generation = await within(running)
+
+        assert generation.finish is Finish.ABORT
+        assert 0 < len(generation.tokens) == len(generation.columns[TokenColumn.TOP_TOKENS])
 
     def _distribution(self, tokens: Int32Array, sampling: Sampling) -> Float32Array:
         """Returns the logprobs of the sampled distribution of version 0, as `local_torch` computes them."""
