@@ -21,6 +21,8 @@ from tests import make_torch
 from tests.engines.real import MODEL, adapted, adapters, delta_to, server, version
 from tests.suites import serving
 from tests.suites.installed_server_suite import InstalledServerSuite
+from tests.suites.server_engine_suite import BuildServer
+from tests.suites.serving import within
 from tests.trainer.backends.test_local import batch
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
@@ -122,3 +124,17 @@ class TestVllm(RealServerSuite):
     kind = "vllm"
     patches = False
     """On a CPU it packs its weights."""
+
+    async def test_each_version_is_rounded_to_fp8_at_its_load(
+        self, build_server: BuildServer, prompt: Int32Array
+    ) -> None:
+        engine = build_server(weights="fp8")
+        try:
+            for number in (0, 1):
+                await within(engine.load(version(number)))
+                scores = await within(engine.score(prompt, 1))
+                gaps = [np.abs(scores - self.logprobs(other, prompt, 1)).mean() for other in (number, 1 - number)]
+                assert 1e-4 < gaps[0] < min(0.2, gaps[1] / 3), "rounded, but of this version"
+            assert engine.gauges().restarts == 0
+        finally:
+            await engine.close()
