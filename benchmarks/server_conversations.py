@@ -3,9 +3,10 @@
     python -m benchmarks.server_conversations sglang [--servers 2] [--episodes 24] [--turns 8] [--cache-gib 1]
 
 Needs an installed environment (`astraflow engines install`). All episodes run at once, those of a group with the same
-first prompt. Each turn is the whole conversation so far and 80 new tokens, and 24 tokens are generated. Before each run
-a load of weights empties the caches. Alternating; prompt tokens that the servers computed, by their own metrics, times
-of a turn, and the requests that left their prefix.
+first prompt. Each turn is the whole conversation so far and 80 new tokens, and 8 to 40 tokens are generated; a tool
+takes some time before the next one (exponential, `--tool-s`). Before each run a load of weights empties the caches.
+Alternating; prompt tokens that the servers computed, by their own metrics, times of a turn, and the requests that left
+their prefix.
 """
 
 import argparse
@@ -27,8 +28,8 @@ from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.prefix_affinity import PrefixAffinity, ServerState
 from tests import make_torch
 
-USER, GENERATED = 80, 24
-"""Tokens before each further turn, and of each answer."""
+USER, ANSWER = 80, (8, 41)
+"""Tokens before each further turn, and the range of those of an answer."""
 MODEL = {**make_torch.TINY, "hidden_size": 64, "layers": 4, "max_context_tokens": 4096}
 
 
@@ -51,8 +52,10 @@ async def converse(engine: ServerEngine, run: str, arguments: argparse.Namespace
         draws, shared = np.random.default_rng(number), np.random.default_rng(10_000 + number // arguments.group)
         text = shared.integers(5, 100, arguments.prompt_tokens).astype(np.int32)
         for turn in range(arguments.turns):
+            await asyncio.sleep(draws.exponential(arguments.tool_s))
+            sampling = Sampling(max_new_tokens=int(draws.integers(*ANSWER)))
             began_at = time.perf_counter()
-            answer = await engine.generate(f"{run}/{number}/{turn}", text, Sampling(max_new_tokens=GENERATED))
+            answer = await engine.generate(f"{run}/{number}/{turn}", text, sampling)
             turns_s.append(time.perf_counter() - began_at)
             text = np.concatenate([text, answer.tokens, draws.integers(5, 100, USER).astype(np.int32)])
 
@@ -111,6 +114,7 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=1, help="episodes with the same first prompt")
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--prompt-tokens", type=int, default=1500)
+    parser.add_argument("--tool-s", type=float, default=0.2, help="mean time of a tool before a turn")
     parser.add_argument("--cache-gib", type=float, default=1.0, help="cache of each server")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--json", type=Path)

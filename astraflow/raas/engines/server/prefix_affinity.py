@@ -12,10 +12,10 @@ BLOCK_TOKENS: Final = 32
 """A prefix is known in whole blocks of so many tokens."""
 MAX_BLOCKS: Final = 2**15
 """Blocks remembered for each server, a million tokens; the least recently used are forgotten first."""
-MIN_GAIN: Final = 64
-"""Least number of tokens that a server must know more than another one to be preferred to it."""
-MIN_LEAD: Final = 4
-"""Requests that a preferred server may always have more than the one with the fewest."""
+REQUEST_TOKENS: Final = 256
+"""Tokens that a server must know more than the one with the fewest requests, for each request that it has more."""
+MAX_LEAD: Final = 16
+"""Requests that a preferred server may have more at most, or as many as the one with the fewest has."""
 CACHE_FULL: Final = 0.9
 """Used share of a cache above which a server is not preferred: it would have to drop prefixes or requests."""
 
@@ -36,14 +36,14 @@ class PrefixAffinity:
     """Remembers what was sent to each server since its cache was emptied, and chooses servers by it.
 
     The next turn of an episode begins with the turn before it, and the episodes of a group with the same prompt, so
-    both go where their prefix is. A server is preferred for its prefix while it has at most `MIN_LEAD` requests, or
-    half as many, more than the one with the fewest, and while its cache has room; otherwise the request moves to
-    another server, which then knows the prefix too.
+    both go where their prefix is. Requests that a server has more than the one with the fewest count against it, each
+    as much as `REQUEST_TOKENS`, and it is not preferred while it leads too far or its cache is full: the request moves
+    to another server, which then knows the prefix too.
     """
 
     def __init__(self) -> None:
         self.moves = 0
-        """Prompts of which another server had computed at least `MIN_GAIN` tokens more than the chosen one. Count."""
+        """Prompts of which another server had computed at least `REQUEST_TOKENS` more than the chosen one. Count."""
         self.lost_tokens = 0
         """Tokens of prompts that another server had computed, and the chosen one had not."""
         self._known: dict[int, OrderedDict[int, None]] = {}
@@ -54,19 +54,18 @@ class PrefixAffinity:
         marks = block_hashes(prompt, BLOCK_TOKENS)
         known = {number: self._known_tokens(number, marks) for number in self._known}
         least = min(server.in_flight for server in servers)
-        most = least + max(MIN_LEAD, least // 2)
-        open_ = [server for server in servers if server.in_flight <= most and server.cache_used <= CACHE_FULL]
-        fewest = min(open_ or servers, key=lambda server: server.in_flight)
-        at_least = known.get(fewest.number, 0) + MIN_GAIN
+        most = least + max(MAX_LEAD, least)
+        preferred = [server for server in servers if server.in_flight <= most and server.cache_used <= CACHE_FULL]
         chosen = max(
-            (server for server in open_ if known.get(server.number, 0) >= at_least),
-            key=lambda server: (known[server.number], -server.in_flight),
-            default=fewest,
+            preferred or servers,
+            key=lambda server: (
+                known.get(server.number, 0) - REQUEST_TOKENS * server.in_flight if preferred else -server.in_flight
+            ),
         )
         self._add(chosen.number, marks)
         lost_tokens = max(known.values(), default=0) - known.get(chosen.number, 0)
         self.lost_tokens += lost_tokens
-        self.moves += lost_tokens >= MIN_GAIN
+        self.moves += lost_tokens >= REQUEST_TOKENS
         return chosen.number
 
     def add(self, number: int, tokens: Int32Array) -> None:

@@ -9,7 +9,8 @@ from astraflow.raas.engines.server.prefix_affinity import (
     BLOCK_TOKENS,
     CACHE_FULL,
     MAX_BLOCKS,
-    MIN_LEAD,
+    MAX_LEAD,
+    REQUEST_TOKENS,
     PrefixAffinity,
     ServerState,
 )
@@ -44,7 +45,8 @@ def test_the_next_turn_of_an_episode_goes_where_the_turns_before_it_went() -> No
     affinity.add(1, np.concatenate([first, text()]))
 
     turn = np.concatenate([first, text(3)])
-    assert affinity.choose(turn, servers(0, MIN_LEAD)) == 1
+    assert affinity.choose(turn, servers(0, len(first) // REQUEST_TOKENS)) == 1
+    assert affinity.choose(turn, servers(0, len(first) // REQUEST_TOKENS + 1)) == 0
 
 
 def test_of_servers_that_know_as_much_the_one_with_the_fewest_requests_is_chosen() -> None:
@@ -57,13 +59,23 @@ def test_of_servers_that_know_as_much_the_one_with_the_fewest_requests_is_chosen
 
 
 def test_a_group_with_a_long_prompt_is_shared_out_when_its_server_leads_too_far() -> None:
-    affinity, prompt = PrefixAffinity(), text()
+    affinity, prompt = PrefixAffinity(), text(6 * REQUEST_TOKENS)
     loads = [0, 0]
     for _ in range(16):
         loads[affinity.choose(prompt, servers(*loads))] += 1
 
     assert loads == [8, 8]
     assert (affinity.moves, affinity.lost_tokens) == (1, len(prompt)), "after it both servers know the prompt"
+
+
+def test_a_prefix_of_any_length_does_not_let_a_server_lead_too_far() -> None:
+    affinity, prompt = PrefixAffinity(), text(2 * MAX_LEAD * REQUEST_TOKENS)
+    affinity.add(0, prompt)
+
+    assert affinity.choose(prompt, servers(MAX_LEAD, 0)) == 0
+    affinity.forget(1)
+    assert affinity.choose(prompt, servers(MAX_LEAD + 1, 0)) == 1
+    assert PrefixAffinity().choose(prompt, servers(2 * MAX_LEAD + 5, MAX_LEAD)) == 1
 
 
 def test_a_small_gain_does_not_unbalance_the_servers() -> None:
