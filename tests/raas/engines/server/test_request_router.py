@@ -132,7 +132,7 @@ async def test_turns_follow_their_prefix_until_its_server_is_gone() -> None:
     dialect, servers = FakeDialect(), [FakeReplica(number) for number in range(2)]
     requests = router(dialect, *servers)
     servers[0].in_flight = 1
-    prompt, sampling = ByteTokenizer().encode(8 * PADDING), Sampling(max_new_tokens=40)
+    prompt, sampling = ByteTokenizer().encode(16 * PADDING), Sampling(max_new_tokens=40)
 
     async def used(*, number: int) -> FakeClient:
         dialect._texts[:] = ["y"]
