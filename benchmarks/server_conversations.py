@@ -30,7 +30,16 @@ from tests import make_torch
 
 USER, ANSWER = 80, (8, 41)
 """Tokens before each further turn, and the range of those of an answer."""
-MODEL = {**make_torch.TINY, "hidden_size": 64, "layers": 4, "max_context_tokens": 4096}
+MODEL = {
+    **make_torch.TINY,
+    "hidden_size": 256,
+    "heads": 4,
+    "key_value_heads": 2,
+    "intermediate_size": 768,
+    "layers": 6,
+    "max_context_tokens": 4096,
+}
+"""Its prompts of 1,500 tokens take most of a second to compute on a core, as those of useful models do on a GPU."""
 
 
 class FewestRequests(PrefixAffinity):

@@ -42,6 +42,8 @@ FILTERS: tuple[dict[str, Any], ...] = (
     {"top_p": 0.6},
     {"top_k": 5, "temperature": 2.0},
     {"min_p": 0.3},
+    {"top_p": 0.6, "top_k": 100, "with_support": True},
+    {"top_k": 5, "with_support": True, "top_tokens": 0},
 )
 KILLED_NODE = """
 import asyncio, json, sys
@@ -187,19 +189,25 @@ class InstalledServerSuite(ServerEngineSuite, EngineSuite):
         self, served: ServerEngine, prompt: Int32Array
     ) -> None:
         await served.load(self.version(0))
-        samplings = [Sampling(max_new_tokens=4, top_tokens=8, **values) for values in FILTERS]
+        samplings = [Sampling(**{"max_new_tokens": 4, "top_tokens": 8, **values}) for values in FILTERS]
         requests = (served.generate(str(number), prompt, sampling) for number, sampling in enumerate(samplings))
         for sampling, generation in zip(samplings, await within(asyncio.gather(*requests)), strict=True):
-            ids, values = (generation.columns[column] for column in (TokenColumn.TOP_TOKENS, TokenColumn.TOP_LOGPROBS))
             for row, token in enumerate(generation.tokens.tolist()):
                 expected = self._distribution(np.append(prompt, generation.tokens[:row]), sampling)
+                np.testing.assert_allclose(generation.logprobs[row], expected[token], atol=self.gap)
+                if sampling.with_support:
+                    kept = generation.columns[TokenColumn.SUPPORT][row]
+                    assert sorted(kept[kept >= 0]) == np.flatnonzero(np.isfinite(expected)).tolist()
+                if not sampling.top_tokens:
+                    continue
+                ids = generation.columns[TokenColumn.TOP_TOKENS]
+                values = generation.columns[TokenColumn.TOP_LOGPROBS]
                 likely = np.sort(expected)[::-1][: sampling.top_tokens]
                 np.testing.assert_allclose(np.sort(values[row])[::-1], likely[: values.shape[1]], atol=1e-2)
                 assert not np.isfinite(likely[values.shape[1] :]).any(), "narrower columns hold all tokens"
                 recorded = np.isfinite(values[row])
                 assert ((ids[row] >= 0) == recorded).all()
                 np.testing.assert_allclose(values[row][recorded], expected[ids[row][recorded]], atol=1e-2)
-                np.testing.assert_allclose(generation.logprobs[row], expected[token], atol=self.gap)
 
     @pytest.mark.parametrize("filters", [{}, {"top_p": 0.6}], ids=["whole", "filtered"])
     async def test_an_aborted_request_has_the_most_likely_tokens_of_what_it_wrote(

@@ -11,7 +11,7 @@ from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.rollouts.generation import Generation, Sampling
-from astraflow.contract.rollouts.token_columns import TOP_COLUMNS
+from astraflow.contract.rollouts.token_columns import TOP_COLUMNS, TokenColumn
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.contract.weights import Dtype
 from astraflow.raas.engines.base import COARSE, EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
@@ -46,7 +46,7 @@ class ServerEngine:
     """
 
     is_simulated = False
-    records = TOP_COLUMNS
+    records = TOP_COLUMNS | {TokenColumn.SUPPORT}
     evaluation_mode = EvaluationMode.RESERVED
 
     def __init__(

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.ids import Version
-from astraflow.contract.rollouts.generation import UInt16Array, VersionSpan
-from astraflow.contract.rollouts.token_columns import TokenColumn, TokenColumns
+from astraflow.contract.rollouts.generation import Sampling, UInt16Array, VersionSpan
+from astraflow.contract.rollouts.token_columns import ColumnArray, TokenColumn, TokenColumns
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import EngineGauges
 from astraflow.raas.engines.server.dialect import ServerLoad
@@ -67,6 +67,23 @@ def top_columns(tokens: Int32Array, logprobs: Float32Array, *, count: int) -> To
         top_tokens: np.where(is_in, np.take_along_axis(tokens, ordered, axis=1), -1).astype(top_tokens.dtype),
         top_logprobs: np.where(is_in, likely, -np.inf).astype(top_logprobs.dtype),
     }
+
+
+def is_recorded(sampling: Sampling) -> bool:
+    """Returns whether a request asks for columns of the distribution."""
+    return sampling.with_support or sampling.top_tokens > 0
+
+
+def distribution_columns(
+    tokens: Int32Array, logprobs: Float32Array, sampling: Sampling
+) -> dict[TokenColumn, ColumnArray]:
+    """Returns the columns that a request asks for, from candidates and their logprobs as `top_columns`; all that could
+    be sampled, where the kept set is recorded."""
+    columns = dict(top_columns(tokens, logprobs, count=sampling.top_tokens)) if sampling.top_tokens else {}
+    if sampling.with_support:
+        kept = top_columns(tokens, logprobs, count=tokens.shape[1])[TokenColumn.TOP_TOKENS]
+        columns[TokenColumn.SUPPORT] = kept[:, : max(1, (kept >= 0).sum(1).max(initial=0))]
+    return columns
 
 
 def table(values: npt.NDArray[Any], lengths: npt.NDArray[np.intp], *, absent: float) -> npt.NDArray[Any]:

@@ -31,12 +31,13 @@ from astraflow.raas.engines.server.dialect import (
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.environments import Environment
 from astraflow.raas.engines.server.formats import (
+    distribution_columns,
     invalid_answer,
+    is_recorded,
     parse_metrics,
     route_shape,
     routes_from_int32,
     table,
-    top_columns,
     version_spans,
     vocabulary_size,
 )
@@ -179,12 +180,12 @@ class SglangDialect:
         return [parse_generation(member, sampling, experts=self._experts) for member in answers]
 
     def _recorded(self, sampling: Sampling) -> dict[str, Any]:
-        """Returns the fields of a request that ask for the most likely tokens, as arrays.
+        """Returns the fields of a request that ask for the most likely tokens, as arrays, and for the kept set.
 
         SGLang returns them, as all logprobs, after the temperature and before top-k, top-p and min-p. Where these cut,
         it is asked for the tokens that they kept and the logprobs among those.
         """
-        if not sampling.top_tokens:
+        if not is_recorded(sampling):
             return {}
         if is_cut(sampling):
             return {"return_sampling_mask": True, "sampling_logprobs_mode": "support"}
@@ -364,7 +365,7 @@ def _sampling_parameters(sampling: Sampling) -> dict[str, Any]:
         parameters["regex"] = sampling.regex
     if sampling.seed is not None:
         parameters["sampling_seed"] = sampling.seed
-    if sampling.top_tokens and is_cut(sampling):
+    if is_recorded(sampling) and is_cut(sampling):
         parameters["top_k"] = min(sampling.top_k or _MAX_KEPT, _MAX_KEPT)
     return parameters
 
@@ -389,9 +390,9 @@ def parse_generation(
         if not np.array_equal(tokens, answer["output_ids"]):
             raise ValueError("tokens and logprobs differ")
         logprobs, columns = entries[:, 0].astype(np.float32), {}
-        if sampling is not None and sampling.top_tokens and len(tokens):
+        if sampling is not None and is_recorded(sampling) and len(tokens):
             read = _kept_candidates if is_cut(sampling) else _candidates
-            logprobs, columns = read(facts, tokens, logprobs, sampling.top_tokens)
+            logprobs, columns = read(facts, tokens, logprobs, sampling)
         routes = facts.get("routed_experts")
         if routes is not None and experts is None:
             raise ValueError("routes that were not asked for")
@@ -410,7 +411,7 @@ def parse_generation(
 
 
 def _candidates(
-    facts: Mapping[str, Any], tokens: Int32Array, logprobs: Float32Array, count: int
+    facts: Mapping[str, Any], tokens: Int32Array, logprobs: Float32Array, sampling: Sampling
 ) -> tuple[Float32Array, TokenColumns]:
     """Returns the logprobs, and the most likely tokens of the distribution after the temperature."""
     rows, width = facts["output_top_logprobs_shape"]
@@ -420,13 +421,13 @@ def _candidates(
         np.frombuffer(base64.b64decode(facts[f"output_top_logprobs_{name}_flat_b64"], validate=True), dtype=dtype)
         for name, dtype in (("idx", "<i4"), ("val", "<f4"))
     )
-    return logprobs, top_columns(ids.reshape(rows, width), values.reshape(rows, width), count=count)
+    return logprobs, distribution_columns(ids.reshape(rows, width), values.reshape(rows, width), sampling)
 
 
 def _kept_candidates(
-    facts: Mapping[str, Any], tokens: Int32Array, logprobs: Float32Array, count: int
+    facts: Mapping[str, Any], tokens: Int32Array, logprobs: Float32Array, sampling: Sampling
 ) -> tuple[Float32Array, TokenColumns]:
-    """Returns the logprobs and the most likely tokens among those that top-k, top-p and min-p kept."""
+    """Returns the logprobs and the columns of the distribution over the tokens that top-k, top-p and min-p kept."""
     masks = facts["output_token_sampling_mask"]
     sizes = np.fromiter(map(len, masks), dtype=np.intp, count=len(masks))
     kept = np.fromiter(chain.from_iterable(masks), dtype=np.int32)
@@ -434,8 +435,9 @@ def _kept_candidates(
     is_sampled = kept == np.repeat(tokens, sizes)
     if np.count_nonzero(is_sampled) != len(tokens):
         raise ValueError("a sampled token is not one of the kept tokens")
-    columns = top_columns(table(kept, sizes, absent=-1), table(values, sizes, absent=-np.inf), count=count)
-    return values[is_sampled], columns
+    return values[is_sampled], distribution_columns(
+        table(kept, sizes, absent=-1), table(values, sizes, absent=-np.inf), sampling
+    )
 
 
 def _adapter_request(folder: Path, *, ranks: int) -> dict[str, Any]:

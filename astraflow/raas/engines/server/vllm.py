@@ -12,7 +12,7 @@ import numpy as np
 from astraflow.client.model_server import ServerClient
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
-from astraflow.contract.rollouts.token_columns import MAX_WIDTH, TokenColumns
+from astraflow.contract.rollouts.token_columns import MAX_WIDTH, TokenColumn, TokenColumns
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import PauseMode
@@ -28,11 +28,12 @@ from astraflow.raas.engines.server.dialect import (
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.environments import Environment
 from astraflow.raas.engines.server.formats import (
+    distribution_columns,
     invalid_answer,
+    is_recorded,
     parse_metrics,
     routes_from_npy,
     table,
-    top_columns,
     version_spans,
     vocabulary_size,
 )
@@ -41,6 +42,8 @@ from astraflow.raas.engines.server.options import ServerOptions
 
 _IN_SERVER = Path(__file__).parent / "in_server"
 _FINISH = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT}
+_TIES = 16
+"""Candidates beyond the `top_k` of a request whose kept sets are recorded: tokens as likely as its last one."""
 _GREEDY = 1e-5
 """Temperature below which vLLM takes the most likely token."""
 _ABORT_PREFIX = "generate-tokens-"
@@ -69,6 +72,8 @@ class VllmDialect:
         """Id in the server of the request that holds each generation in flight."""
         self._max_candidates = 0
         """Largest number of logprobs per token that the server returns; 0 before a launch."""
+        self._vocabulary = 0
+        """Tokens of the model; 0 before a launch."""
 
     def launch(
         self, environment: Environment, options: ServerOptions, *, model: Path, port: int, key: str, devices: str
@@ -76,7 +81,8 @@ class VllmDialect:
         """Returns the command that starts a server. Weights are placeholders until the first load."""
         is_cpu = environment.device == "cpu"
         dtype = "float32" if options.dtype == "auto" and is_cpu else options.dtype
-        self._max_candidates = min(MAX_WIDTH + 1, vocabulary_size(model))
+        self._vocabulary = vocabulary_size(model)
+        self._max_candidates = min(MAX_WIDTH + _TIES, self._vocabulary)
         flags: dict[str, str | None] = {
             "--model": str(model),
             "--served-model-name": MODEL_NAME,
@@ -148,8 +154,7 @@ class VllmDialect:
                     "token_ids": prompt,
                     "sampling_params": {
                         **_sampling_parameters(sampling),
-                        # The sampled token takes the place of the last candidate where it is not one of them.
-                        "logprobs": min(sampling.top_tokens + 1, self._max_candidates) if sampling.top_tokens else 0,
+                        "logprobs": self._candidates(sampling),
                         "n": len(request_ids),
                     },
                 },
@@ -158,7 +163,15 @@ class VllmDialect:
         finally:
             for request_id in request_ids:
                 self._requests.pop(request_id, None)
-        return parse_generations(answer, sampling, count=len(request_ids))
+        return parse_generations(answer, sampling, count=len(request_ids), vocabulary=self._vocabulary)
+
+    def _candidates(self, sampling: Sampling) -> int:
+        """Returns the number of logprobs per token to ask for. The sampled token takes the place of the last candidate
+        where it is not one of them, and top-k keeps all tokens that are as likely as the last one."""
+        count = sampling.top_tokens + 1 if sampling.top_tokens else 0
+        if sampling.with_support:
+            count = max(count, sampling.top_k + _TIES)
+        return min(count, self._max_candidates)
 
     async def score(
         self, client: ServerClient, tokens: Int32Array, scored_from: int, *, limit_s: float | None
@@ -278,30 +291,32 @@ def _sampling_parameters(sampling: Sampling) -> dict[str, Any]:
     return parameters
 
 
-def parse_generations(answer: Any, sampling: Sampling | None = None, *, count: int = 1) -> list[Generation]:
+def parse_generations(
+    answer: Any, sampling: Sampling | None = None, *, count: int = 1, vocabulary: int = 0
+) -> list[Generation]:
     """Returns the generations of an answer to `/inference/v1/generate`. Raises: CorruptData.
 
-    sampling: of the request; None for one without columns. The routes are returned when the server was started with
-    `return_routes`. Trajectories do not carry them yet.
+    sampling: of the request; None for one without columns. vocabulary: number of the model's tokens. The routes are
+    returned when the server was started with `return_routes`. Trajectories do not carry them yet.
     """
     try:
         choices = answer["choices"]
         if len(choices) != count:
             raise ValueError(f"{len(choices)} choices instead of {count}")
-        return [_parse_choice(choice, sampling) for choice in choices]
+        return [_parse_choice(choice, sampling, vocabulary=vocabulary) for choice in choices]
     except (KeyError, TypeError, IndexError, ValueError, InvalidInput) as problem:
         raise invalid_answer("vLLM", answer) from problem
 
 
-def _parse_choice(choice: Mapping[str, Any], sampling: Sampling | None) -> Generation:
+def _parse_choice(choice: Mapping[str, Any], sampling: Sampling | None, *, vocabulary: int) -> Generation:
     tokens = np.array(choice["token_ids"] or [], dtype=np.int32)
     content = (choice.get("logprobs") or {}).get("content") or []
     logprobs = np.fromiter(map(itemgetter("logprob"), content), dtype=np.float32)
     if len(logprobs) != len(tokens):
         raise ValueError("tokens and logprobs differ in number")
     columns: TokenColumns = {}
-    if sampling is not None and sampling.top_tokens and len(tokens):
-        logprobs, columns = _candidates(content, tokens, logprobs, sampling)
+    if sampling is not None and is_recorded(sampling) and len(tokens):
+        logprobs, columns = _candidates(content, tokens, logprobs, sampling, vocabulary=vocabulary)
     routes = choice.get("routed_experts")
     return Generation(
         tokens=tokens,
@@ -314,9 +329,14 @@ def _parse_choice(choice: Mapping[str, Any], sampling: Sampling | None) -> Gener
 
 
 def _candidates(
-    content: Sequence[Mapping[str, Any]], tokens: Int32Array, logprobs: Float32Array, sampling: Sampling
+    content: Sequence[Mapping[str, Any]],
+    tokens: Int32Array,
+    logprobs: Float32Array,
+    sampling: Sampling,
+    *,
+    vocabulary: int,
 ) -> tuple[Float32Array, TokenColumns]:
-    """Returns the logprobs and the most likely tokens of the sampled distribution.
+    """Returns the logprobs and the columns of the sampled distribution.
 
     vLLM returns those after temperature, top-k, top-p and min-p, but at temperature 0 those of temperature 1.
     """
@@ -327,4 +347,8 @@ def _candidates(
     values = table(np.fromiter(map(itemgetter("logprob"), entries), dtype=np.float32), widths, absent=-np.inf)
     if sampling.temperature < _GREEDY:
         logprobs, values = np.zeros_like(logprobs), np.where(ids == tokens[:, None], np.float32(0), -np.inf)
-    return logprobs, top_columns(ids, values, count=sampling.top_tokens)
+    columns = distribution_columns(ids, values, sampling)
+    kept = columns.get(TokenColumn.SUPPORT)
+    if kept is not None and kept.shape[1] == ids.shape[1] < vocabulary:
+        raise ValueError(f"kept sets of {kept.shape[1]} tokens and perhaps more")
+    return logprobs, columns

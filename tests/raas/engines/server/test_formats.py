@@ -138,6 +138,30 @@ def test_an_sglang_answer_with_filters_has_the_logprobs_of_what_they_kept() -> N
     assert_top(generation, [[7, -1], [3, 8]], [[0, -np.inf], [-0.5, -1.25]])
 
 
+def test_the_kept_sets_of_both_servers_hold_every_token_that_could_be_sampled() -> None:
+    sampling = Sampling(max_new_tokens=2, top_k=2, with_support=True)
+    masks = {"output_token_sampling_mask": [[7], [3, 8, 4]], "output_token_sampling_logprobs": [[0.0], [-1.0, -1, -2]]}
+    by_sglang = sglang.parse_generation(sglang_answer(**masks), sampling)
+    content = [position((7, 0.0), (1, -9999.0), (2, -9999.0), (5, -9999.0)), position((8, -1.0), (3, -1.0), (4, -2.0))]
+    answer = vllm_answer(logprobs={"content": content})
+    (by_vllm,) = vllm.parse_generations(answer, sampling, vocabulary=100)
+
+    for generation in (by_sglang, by_vllm):
+        assert set(generation.columns) == {TokenColumn.SUPPORT}
+        assert [set(row) for row in generation.columns[TokenColumn.SUPPORT].tolist()] == [{7, -1}, {3, 8, 4}]
+    assert by_sglang.logprobs.tolist() == by_vllm.logprobs.tolist() == [0.0, -1.0]
+
+
+def test_kept_sets_that_may_be_larger_than_what_vllm_returned_are_refused() -> None:
+    sampling = Sampling(max_new_tokens=2, top_k=2, with_support=True)
+    content = [position((7, -0.5), (1, -1.0)), position((8, -0.25), (3, -2.0))]
+    answer = vllm_answer(logprobs={"content": content})
+    with raises_code(CorruptData, "engine.invalid_answer", "vLLM"):
+        vllm.parse_generations(answer, sampling, vocabulary=100)
+    (whole,) = vllm.parse_generations(answer, sampling, vocabulary=2)
+    assert whole.columns[TokenColumn.SUPPORT].shape == (2, 2)
+
+
 @pytest.mark.parametrize(
     ("answer", "sampling"),
     [

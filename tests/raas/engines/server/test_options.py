@@ -190,6 +190,7 @@ async def test_sglang_is_asked_for_candidates_as_arrays_and_with_filters_for_wha
         assert cut["sampling_params"]["top_k"] == 4000, "SGLang returns finite sets only"
     assert (await body(dialect, top_tokens=5, top_k=7))["sampling_params"]["top_k"] == 7
     assert "return_sampling_mask" not in await body(dialect, top_p=0.9)
+    assert (await body(dialect, top_k=7, with_support=True))["return_sampling_mask"]
 
 
 @pytest.mark.anyio
@@ -198,6 +199,8 @@ async def test_vllm_is_asked_for_one_candidate_more_within_what_it_returns() -> 
     counts = [(await body(dialect, top_tokens=count))["sampling_params"]["logprobs"] for count in (0, 5, VOCABULARY)]
 
     assert counts == [0, 6, int(value(launch(dialect, CPU), "--max-logprobs"))]
+    kept = await body(dialect, top_k=7, with_support=True)
+    assert kept["sampling_params"]["logprobs"] > 7, "all tokens that are as likely as the last one are kept"
 
 
 @pytest.mark.parametrize("environment", [CPU, CUDA], ids=["cpu", "cuda"])
