@@ -389,7 +389,8 @@ def parse_generation(
         tokens = entries[:, 1].astype(np.int32)
         if not np.array_equal(tokens, answer["output_ids"]):
             raise ValueError("tokens and logprobs differ")
-        logprobs, columns = entries[:, 0].astype(np.float32), {}
+        logprobs: Float32Array = entries[:, 0].astype(np.float32)
+        columns: TokenColumns = {}
         if sampling is not None and is_recorded(sampling) and len(tokens):
             read = _kept_candidates if is_cut(sampling) else _candidates
             logprobs, columns = read(facts, tokens, logprobs, sampling)
