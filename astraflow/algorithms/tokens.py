@@ -124,6 +124,17 @@ class TokenScores:
         """Returns the scores of a critic's pass."""
         return cls(logprobs=values.new_zeros(0), entropy=values.new_zeros(0), values=values)
 
+    def select(self, indices: Tensor) -> TokenScores:
+        """Returns the scores of these tokens, int64 `[n]`, any of them several times."""
+        if self.values is not None:
+            return TokenScores.of_values(self.values[indices])
+        return TokenScores(
+            logprobs=self.logprobs[indices],
+            entropy=self.entropy[indices],
+            top_logprobs=None if self.top_logprobs is None else self.top_logprobs[indices],
+            balance=self.balance,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStatistics:

@@ -296,6 +296,18 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "Tokens of the batch that have a loss: generated, and not masked.",
         ),
         (
+            "distinct_tokens",
+            "Distinct tokens",
+            MetricUnit.TOKENS,
+            "Tokens that a step has to compute: what trajectories of a group begin with counts once, whoever wrote it.",
+        ),
+        (
+            "computed_tokens",
+            "Positions computed",
+            MetricUnit.TOKENS,
+            "Tokens that the step computes, padding included: above the distinct ones where sharing costs too much.",
+        ),
+        (
             DROPPED_ROWS,
             "Dropped trajectories",
             MetricUnit.NUMBER,
@@ -320,13 +332,13 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "tokens_per_s",
             "Served tokens",
             MetricUnit.TOKENS_PER_S,
-            "Tokens of whole trajectories per second of the step; a shared prompt counts for each trajectory.",
+            "Tokens of whole trajectories per second of the step; shared ones count for each trajectory.",
         ),
         (
             "computed_tokens_per_s",
             "Computed tokens",
             MetricUnit.TOKENS_PER_S,
-            "Positions computed per second of the step; a prompt shared by a group counts once.",
+            "Positions computed per second of the step; what trajectories of a group share counts once.",
         ),
         (
             "mfu",

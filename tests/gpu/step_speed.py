@@ -27,7 +27,7 @@ from astraflow.contract.batches import Batch
 from astraflow.models.precision import compute_dtype_of, device_of
 from astraflow.trainer.backends.publishing.host_copy import HostCopy
 from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD, ForwardCost, peak_flops
-from astraflow.trainer.step.packing import pack_units
+from astraflow.trainer.step.packing import pack_units, prefix_trees
 from astraflow.trainer.step.rows import StepRows
 from astraflow.weights.publish.staging_buffers import StagedVersion
 from benchmarks.trainer_step.loops import LocalLoop, Loop, Setting, loops_by_name
@@ -135,8 +135,9 @@ def _measure_batch(
 
 
 def _work(batch: Batch, cost: ForwardCost, device: torch.device) -> dict[str, Any]:
-    """Returns tokens and needed FLOPs of a batch: a shared prompt is computed once."""
-    units = pack_units(StepRows.of(batch), range(len(batch.rows)), max_tokens=1 << 40)
+    """Returns tokens and needed FLOPs of a batch: shared tokens are computed once."""
+    rows = StepRows.of(batch)
+    units = pack_units(rows, prefix_trees(rows, range(len(batch.rows))), max_tokens=1 << 40)
     return {
         "tokens": sum(len(row.trajectory.tokens) for row in batch.rows),
         "computed_tokens": sum(unit.width for unit in units),

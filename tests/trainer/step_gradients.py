@@ -133,6 +133,54 @@ def mixed_batch(*, head: int = 0, support: int = 0) -> Batch:
     )
 
 
+def branching_batch(*, head: int = 0, support: int = 0) -> Batch:
+    """Returns a group whose rows begin alike in what the model wrote: an agent's session with branches of branches, its
+    context read by a sub-agent, a version change in between, two equal rows, and one that ends within another."""
+    draws = np.random.default_rng(6)
+    stretches = [draws.integers(0, VOCABULARY, length) for length in (30, 12, 5, 20, 9, 17, 6, 21)]
+    prompt, first, observation, second, tool, third, question, fourth = stretches
+    written, context = Author.MODEL, Author.CONTEXT
+    session = [(context, prompt), (written, first), (context, observation), (written, second)]
+    branches: list[list[tuple[Author, np.ndarray[Any, Any]]]] = [
+        [*session, (context, tool), (written, third)],
+        [*session, (context, tool), (written, third[:8]), (written, fourth)],
+        [*session[:3], (written, second[:7]), (context, question), (written, fourth)],
+        [(context, np.concatenate([part for _, part in session])), (context, question), (written, third)],
+        session,
+        session,
+        [(context, prompt), (written, fourth)],
+        [(context, draws.integers(0, VOCABULARY, 11)), (written, third)],
+    ]
+    rows = [
+        _branch(draws, pieces, task=number % 3, role=("", "helper")[number == 3])
+        for number, pieces in enumerate(branches)
+    ]
+    batch = mixed_batch(head=head, support=support)
+    if head:
+        rows = [replace(row, trajectory=_with_head(row.trajectory, draws, head)) for row in rows]
+    if support:
+        rows = [replace(row, trajectory=_with_support(row.trajectory, draws, support)) for row in rows]
+    return replace(batch, rows=(*batch.rows, *rows))
+
+
+def _branch(
+    draws: np.random.Generator, pieces: Sequence[tuple[Author, np.ndarray[Any, Any]]], *, task: int, role: str
+) -> Row:
+    lengths = [len(part) for author, part in pieces if author is Author.MODEL]
+    trajectory = Trajectory(
+        policy=PolicyId("solver"),
+        tokens=np.concatenate([tokens for _, tokens in pieces]).astype(np.int32),
+        logprobs=draws.normal(-4.2, 0.7, sum(lengths)).astype(np.float32),
+        spans=tuple(
+            Span(author=author, length=len(tokens), version=Version(-number % 2) if author is Author.MODEL else None)
+            for number, (author, tokens) in enumerate(pieces)
+        ),
+        reward=float(draws.normal()),
+        role=role,
+    )
+    return Row(group=GroupId("train:9"), task=TaskId(f"train:9/{task}"), node=NodeId("node-1"), trajectory=trajectory)
+
+
 def _with_head(trajectory: Trajectory, draws: np.random.Generator, head: int) -> Trajectory:
     count = trajectory.model_tokens
     engine = torch.from_numpy(draws.normal(0, 2, (count, VOCABULARY))).log_softmax(-1)

@@ -81,7 +81,7 @@ class LocalOptions(OptimizerOptions):
     results."""
     batching: Annotated[Literal["auto", "packed", "tree", "rows"], SettableBy.AGENT] = "auto"
     """How the passes of trajectories are computed. `packed`: flat, without padding, by attention over segments; models
-    with attention alone. `tree`: a shared prompt once, whose state its answers continue. `rows`: whole rows padded at
+    with attention alone. `tree`: what trajectories share once, whose state they continue. `rows`: whole rows padded at
     the right, which is exact for every causal model. `auto`: the first of these that the check at the start finds
     exact."""
     recompute: Annotated[Literal["none", "selective", "full"], SettableBy.AGENT] = "none"

@@ -34,7 +34,7 @@ class Batching(Enum):
     PACKED = "packed"
     """Flat, without padding, by attention kernels that keep segments apart. Models with attention alone."""
     TREE = "tree"
-    """A segment continues the state of its prefix; members of a group are padded at the right. Models with a cache."""
+    """A segment continues the state of its prefix; segments of a pass are padded at the right. Models with a cache."""
     ROWS = "rows"
     """Every trajectory whole, padded at the right. Every causal model."""
 
@@ -82,15 +82,28 @@ class Layout:
 class Segment:
     """Stretch of a pack whose tokens attend to each other causally, and wholly to a prefix before it.
 
-    A group of trajectories with a common prompt is one segment for the prompt, without prefix, and then one segment for
-    each member, whose prefix is the prompt. The prompt is computed once instead of once for each member.
+    A segment without prefix begins a trajectory. One with a prefix continues another segment after its first tokens,
+    which are the prefix, and has the prefixes of that segment too: trajectories that begin alike form a tree, and what
+    they share is computed once. The segments of a tree are in depth-first order, so that the tokens after which a
+    segment continues are followed by it and by all that continues it, in adjacent positions.
     """
 
     begin: int
     end: int
     prefix_begin: int = 0
+    """Begin of the segment that is continued."""
     prefix_end: int = 0
     """Equal to `prefix_begin` when there is no prefix."""
+
+
+def prefixes_of(segments: Sequence[Segment]) -> list[tuple[tuple[int, int], ...]]:
+    """Returns the prefixes of each segment, begin and end in the pack: its own, then that of the segment which has it,
+    and so on. None for the first segment of a trajectory."""
+    prefixes: dict[int, tuple[tuple[int, int], ...]] = {}
+    for segment in segments:
+        own = (segment.prefix_begin, segment.prefix_end)
+        prefixes[segment.begin] = (own, *prefixes[own[0]]) if own[1] > own[0] else ()
+    return list(prefixes.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,13 +119,14 @@ def even_bins_of_rows(units: Sequence[PackUnit], *, count: int, max_tokens: int)
 
 
 def tree_bins(units: Sequence[PackUnit], *, max_tokens: int) -> list[list[PackUnit]]:
-    """Divides groups and single rows into bins of their own: rows of similar length are padded together."""
+    """Divides units with shared tokens and single rows into bins of their own: single rows are padded together."""
     groups, singles = _parted(units)
     return bins_of_units(groups, max_tokens=max_tokens, width=_padded) + bins_of_rows(singles, max_tokens=max_tokens)
 
 
 def even_tree_bins(units: Sequence[PackUnit], *, count: int, max_tokens: int) -> list[list[PackUnit]]:
-    """Divides groups and single rows into `count` bins. count: at least that of `tree_bins`; surplus bins are empty."""
+    """Divides units with shared tokens and single rows into `count` bins. count: at least that of `tree_bins`; surplus
+    bins are empty."""
     groups, singles = _parted(units)
     rows = len(bins_of_rows(singles, max_tokens=max_tokens))
     of_groups = even_bins(groups, count=count - rows, max_tokens=max_tokens, width=_padded) if groups else []
@@ -133,14 +134,14 @@ def even_tree_bins(units: Sequence[PackUnit], *, count: int, max_tokens: int) ->
 
 
 def tree_width(units: Sequence[PackUnit]) -> int:
-    """Returns the input tokens of groups whose members are padded, and of single rows that are padded together."""
+    """Returns the input tokens of units with shared tokens, with padding, and of single rows, padded together."""
     groups, singles = _parted(units)
     return padded_tokens([unit.width for unit in singles]) + sum(unit.padded_width for unit in groups)
 
 
 def _parted(units: Sequence[PackUnit]) -> tuple[list[PackUnit], list[PackUnit]]:
-    """Returns the groups with a common prefix, and the single rows."""
-    return [unit for unit in units if unit.prefix_length], [unit for unit in units if not unit.prefix_length]
+    """Returns the units with shared tokens, and the single rows."""
+    return [unit for unit in units if len(unit.rows) > 1], [unit for unit in units if len(unit.rows) == 1]
 
 
 _padded = attrgetter("padded_width")

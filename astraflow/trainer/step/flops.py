@@ -32,8 +32,8 @@ _PEAK_FLOPS = {
 class ForwardCost:
     """FLOPs of a forward pass. A multiplication with an addition counts as two operations.
 
-    Only what the result needs is counted: attention over visible keys, the head at trained tokens, a shared prompt
-    once, nothing that is computed again to save memory.
+    Only what the result needs is counted: attention over visible keys, the head at trained tokens, shared tokens once,
+    nothing that is computed again to save memory.
     """
 
     per_token: float

@@ -15,7 +15,7 @@ def step_metrics(
     """Returns the finite metrics of a step in natural units.
 
     peak_flops: FLOP/s of all devices together; None where unknown, and then there is no `mfu`. Rows count whole in
-    `tokens_per_s`, which is the rate of served tokens; `computed_tokens_per_s` counts shared prompts once.
+    `tokens_per_s`, which is the rate of served tokens; `computed_tokens_per_s` counts shared ones once.
     """
     columns = Rows.of(batch.rows).columns
     all_tokens = len(columns.tokens)
@@ -35,6 +35,8 @@ def step_metrics(
         "tokens_per_s": all_tokens / duration_s,
         "computed_tokens_per_s": facts.width / duration_s,
         "trained_tokens": float(facts.tokens),
+        "distinct_tokens": float(facts.distinct),
+        "computed_tokens": float(facts.width),
         "flops_per_s": needed_flops / duration_s,
         "padding_fraction": facts.padding / max(facts.width, 1),
         "imbalance": facts.imbalance,

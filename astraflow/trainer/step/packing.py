@@ -1,10 +1,10 @@
-"""Packing of rows into flat forward passes without padding; a prompt that a group shares is in a pack once."""
+"""Packing of rows into flat forward passes without padding; tokens that rows of a group share are in a pack once."""
 
-import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -14,34 +14,34 @@ from torch import Tensor
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.trainer.engines.base import PASS_TOKENS, Batching, Pack, Segment, padded_tokens
 from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.prefix_trees import Branch, Node, PrefixTree
 from astraflow.trainer.step.rows import StepRows
-from astraflow.trainer.step.shared_prompts import PromptCluster, prompt_clusters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackUnit:
-    """Rows that are computed together: a common prefix, then the remaining tokens of each row (`input_length`)."""
+    """Rows that are computed together, in the depth-first order of a tree of their tokens (`PrefixTree`)."""
 
     rows: tuple[int, ...]
     """Indices of the rows in the batch."""
-    prefix_length: int
-    """0 when the unit is one row."""
+    shared: tuple[int, ...]
+    """First tokens of each row that are computed with an earlier row of the unit; 0 for the first row."""
     width: int
     """Input tokens."""
     pairs: int
     """Pairs of a token and a token that it attends to."""
     targets: int
-    """Trained tokens."""
+    """Trained tokens that differ in context or token."""
     padded_width: int = 0
-    """Input tokens when rows of similar length are padded to the longest of them after the prefix."""
+    """Input tokens when rows of similar length that continue the same tokens are padded to the longest of them."""
 
     def cost(self, forward: ForwardCost) -> float:
         """Returns the FLOPs of a forward pass."""
         return forward.flops(tokens=self.width, pairs=self.pairs, targets=self.targets)
 
 
-def input_length(length: int, prefix: int) -> int:
-    """Returns the number of input tokens of a row of `length` tokens after a common prefix.
+def input_length(length: int, shared: int) -> int:
+    """Returns the number of input tokens of a row of `length` tokens after those that it shares.
 
     The last token is predicted but predicts nothing, so it is not part of the input, except where it makes the length a
     multiple of 16, for which attention on a CPU is faster than for one token less.
@@ -49,55 +49,114 @@ def input_length(length: int, prefix: int) -> int:
     >>> input_length(100, 0), input_length(128, 0), input_length(128, 28)
     (99, 128, 99)
     """
-    own = length - prefix
+    own = length - shared
     return own if own % _ALIGNMENT == 0 else own - 1
 
 
 _ALIGNMENT = 16
 
 
-def pack_units(rows: StepRows, included: Iterable[int], *, max_tokens: int) -> list[PackUnit]:
-    """Divides the included rows into units of at most `max_tokens` tokens; a longer row is a unit of its own.
+def prefix_trees(rows: StepRows, included: Iterable[int]) -> list[PrefixTree]:
+    """Returns the tree of each group of the included rows, over all trajectories of all its episodes.
 
-    Rows of a group share a unit, and the computation of their first context tokens, where that saves most
-    (`shared_prompts`). Rows of different slots (several trajectories of one task) are not mixed.
     Raises: InvalidInput when a trajectory begins with a model-written token, which no context predicts.
     """
-    members: dict[tuple[str, int], list[int]] = {}
+    members: dict[str, dict[int, Int32Array]] = {}
     for row in included:
-        members.setdefault((rows.rows.groups[row], rows.slots[row]), []).append(row)
+        members.setdefault(rows.rows.groups[row], {})[row] = rows.tokens(row)
+    return [PrefixTree.of(tokens) for tokens in members.values()]
+
+
+def distinct_tokens(trees: Iterable[PrefixTree]) -> int:
+    """Returns the input tokens of the trees when all that rows share is computed once."""
+    return sum(input_length(tree.lengths[row], shared) for tree in trees for row, shared in tree.order(lambda *_: True))
+
+
+def pack_units(
+    rows: StepRows, trees: Sequence[PrefixTree], *, max_tokens: int, batching: Batching = Batching.PACKED
+) -> list[PackUnit]:
+    """Divides the rows of trees into units of at most `max_tokens` tokens; a longer row is a unit of its own.
+
+    Rows of a unit share as much as is worth it in this batching. A tree that is wider than a unit is cut where the
+    fewest tokens are computed again.
+    """
+    is_kept = _kept_nodes(trees, batching)
     return [
-        unit
-        for slot in members.values()
-        for cluster in prompt_clusters({row: rows.prompt(row) for row in slot})
-        for unit in _units_of_cluster(rows, cluster, max_tokens)
+        _unit(rows, part)
+        for tree in trees
+        for branches in _single_trees(tree.order(is_kept))
+        for part in _parts_within(branches, tree.lengths, max_tokens)
     ]
+
+
+_FEWEST_SAVED = 16
+"""Tokens that a node of a tree must save in a flat pack, where it is a further call of attention."""
+
+
+def _kept_nodes(trees: Sequence[PrefixTree], batching: Batching) -> Callable[[Node, int], bool]:
+    """Returns what decides whether a node is worth its cost: in a tree it is a pass of its own, and one more for what
+    continues it, both together with those of other nodes of the same position and length."""
+    if batching is Batching.PACKED:
+        return lambda node, parts: (parts - 1) * (node.end - node.begin) >= _FEWEST_SAVED
+    saved: Counter[tuple[int, int]] = Counter()
+    for tree in trees if batching is Batching.TREE else ():
+        for node in tree.nodes:
+            saved[node.begin, node.end] += (node.rows - 1) * (node.end - node.begin)
+    return lambda node, _: saved[node.begin, node.end] > 2 * PASS_TOKENS
+
+
+def _single_trees(branches: Iterable[Branch]) -> list[list[Branch]]:
+    """Returns runs of branches that share tokens."""
+    runs: list[list[Branch]] = []
+    for branch in branches:
+        if branch[1]:
+            runs[-1].append(branch)
+        else:
+            runs.append([branch])
+    return runs
+
+
+def _parts_within(branches: Sequence[Branch], lengths: Mapping[int, int], max_tokens: int) -> Iterator[list[Branch]]:
+    """Divides branches into runs of at most `max_tokens` input tokens, whose first rows are computed whole, so that the
+    fewest tokens are computed again; among such divisions that with the fewest runs."""
+    wholes = [input_length(lengths[row], 0) for row, _ in branches]
+    ends = [*accumulate((input_length(lengths[row], shared) for row, shared in branches), initial=0)]
+    if ends[-1] <= max_tokens:
+        yield [*branches]
+        return
+    best: list[tuple[int, int, int]] = [(0, 0, 0)]
+    """For the first rows: tokens computed again, runs, begin of the last run."""
+    for end in range(1, len(branches) + 1):
+        best.append(
+            min(
+                (best[begin][0] + branches[begin][1], best[begin][1] + 1, begin)
+                for begin in _begins(wholes, ends, end, max_tokens)
+            )
+        )
+    bounds = [len(branches)]
+    while bounds[-1]:
+        bounds.append(best[bounds[-1]][2])
+    for end, begin in pairwise(bounds):
+        yield [(branches[begin][0], 0), *branches[begin + 1 : end]]
+
+
+def _begins(wholes: Sequence[int], ends: Sequence[int], end: int, max_tokens: int) -> Iterator[int]:
+    """Returns the possible begins of a run of branches that ends before `end`."""
+    for begin in range(end - 1, -1, -1):
+        width = wholes[begin] + ends[end] - ends[begin + 1]
+        if width > max_tokens and begin < end - 1:
+            return
+        yield begin
 
 
 def split_unit(rows: StepRows, unit: PackUnit) -> list[PackUnit]:
-    """Returns two units with half of the rows each; the prefix is computed in both."""
-    half = (len(unit.rows) + 1) // 2
-    return [_unit(rows, part, unit.prefix_length) for part in (unit.rows[:half], unit.rows[half:])]
-
-
-def single_rows(rows: StepRows, units: Iterable[PackUnit]) -> list[PackUnit]:
-    """Returns a unit for each row of these units; shared prompts are computed in each."""
-    return [_unit(rows, [row], 0) for unit in units for row in unit.rows]
-
-
-def units_of_batching(rows: StepRows, units: Sequence[PackUnit], batching: Batching) -> list[PackUnit]:
-    """Returns the units as a batching computes them: a tree shares the prompts of one length when that saves more
-    tokens than the two passes are worth, one for the prompts and one for the rows that continue them."""
-    if batching is Batching.PACKED:
-        return list(units)
-    saved: Counter[int] = Counter()
-    for unit in units if batching is Batching.TREE else ():
-        saved[unit.prefix_length] += (len(unit.rows) - 1) * unit.prefix_length
-    return [
-        part
-        for unit in units
-        for part in ([unit] if saved[unit.prefix_length] > 2 * PASS_TOKENS else single_rows(rows, [unit]))
+    """Returns two units, of which the larger one is as small as it can be with the tokens that both compute."""
+    branches = [*zip(unit.rows, unit.shared, strict=True)]
+    parts = [
+        (_unit(rows, branches[:cut]), _unit(rows, [(branches[cut][0], 0), *branches[cut + 1 :]]))
+        for cut in range(1, len(branches))
     ]
+    return [*min(parts, key=lambda halves: max(half.width for half in halves))]
 
 
 def build_pack(rows: StepRows, units: Sequence[PackUnit]) -> Pack:
@@ -130,10 +189,20 @@ def pack_sequences(sequences: Sequence[npt.NDArray[np.integer]], scored_from: Se
     return Pack(
         input_ids=_int64(sequences),
         positions=_int64([np.arange(len(tokens)) for tokens in sequences]),
-        segments=tuple(Segment(begin=int(begin), end=int(end)) for begin, end in itertools.pairwise(begins)),
+        segments=tuple(Segment(begin=int(begin), end=int(end)) for begin, end in pairwise(begins)),
         predictors=_int64(predictors),
         targets=_int64(targets),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Segment of a pack with tokens of a row."""
+
+    first: int
+    """Position of its first token in the row."""
+    begin: int
+    """Position of its first token in the pack."""
 
 
 class _Layout:
@@ -148,26 +217,17 @@ class _Layout:
         self._targets: list[slice] = []
 
     def add(self, rows: StepRows, unit: PackUnit) -> None:
-        begins, prefix = rows.columns.token_ends, unit.prefix_length
-        prefix_begin = self._width if prefix else 0
-        prefix_end = prefix_begin + prefix
-        if prefix:
-            self._append(begins[unit.rows[0]], prefix)
-        for row in unit.rows:
-            shift = self._width - prefix - begins[row]
-            own = input_length(rows.length(row), prefix)
+        pieces: list[_Piece] = []
+        for row, shared in zip(unit.rows, unit.shared, strict=True):
+            while pieces and pieces[-1].first >= shared:
+                pieces.pop()
+            own = input_length(rows.length(row), shared)
             if own:
-                self._append(
-                    begins[row] + prefix, own, position=prefix, prefix_begin=prefix_begin, prefix_end=prefix_end
-                )
-            first = begins[row] + prefix if prefix else -1
-            for turn in range(*rows.turn_ends[row : row + 2]):
-                begin, end = rows.turn_begins[turn], rows.turn_begins[turn] + rows.turn_lengths[turn]
-                self._targets.append(slice(begin, end))
-                if begin == first:  # predicted by the last token of the prefix
-                    self._predictors.append(slice(prefix_end - 1, prefix_end))
-                    begin += 1
-                self._predictors.append(slice(begin + shift - 1, end + shift - 1))
+                prefix_begin = pieces[-1].begin if pieces else 0
+                prefix_end = prefix_begin + shared - (pieces[-1].first if pieces else 0)
+                pieces.append(_Piece(shared, self._width))
+                self._append(rows.columns.token_ends[row] + shared, own, shared, prefix_begin, prefix_end)
+            self._add_targets(rows, row, pieces)
 
     def pack(self, tokens: Int32Array) -> Pack:
         numbers = np.arange(self._width)
@@ -179,39 +239,61 @@ class _Layout:
             targets=_int64(tokens[part] for part in self._targets),
         )
 
-    def _append(self, begin: int, count: int, *, position: int = 0, prefix_begin: int = 0, prefix_end: int = 0) -> None:
+    def _append(self, begin: int, count: int, position: int, prefix_begin: int, prefix_end: int) -> None:
         end = self._width + count
         self._segments.append(Segment(begin=self._width, end=end, prefix_begin=prefix_begin, prefix_end=prefix_end))
         self._inputs.append(slice(begin, begin + count))
         self._positions.append(slice(position, position + count))
         self._width = end
 
+    def _add_targets(self, rows: StepRows, row: int, pieces: Sequence[_Piece]) -> None:
+        begin = rows.columns.token_ends[row]
+        for turn in range(*rows.turn_ends[row : row + 2]):
+            first, end = rows.turn_begins[turn], rows.turn_begins[turn] + rows.turn_lengths[turn]
+            self._targets.append(slice(first, end))
+            before, last = first - begin - 1, end - begin - 1  # positions in the row that predict the turn
+            for number, piece in enumerate(pieces):
+                low = max(before, piece.first)
+                high = last if number + 1 == len(pieces) else min(last, pieces[number + 1].first)
+                if low < high:
+                    shift = piece.begin - piece.first
+                    self._predictors.append(slice(low + shift, high + shift))
 
-def _units_of_cluster(rows: StepRows, cluster: PromptCluster, max_tokens: int) -> Iterator[PackUnit]:
-    prefix_length = cluster.prefix_length
-    members: list[int] = []
-    width = prefix_length
-    for row in cluster.rows:
-        own_tokens = input_length(rows.length(row), prefix_length)
-        if members and (width + own_tokens > max_tokens or prefix_length == 0):
-            yield _unit(rows, members, prefix_length)
-            members, width = [], prefix_length
-        members.append(row)
-        width += own_tokens
-    yield _unit(rows, members, prefix_length)
 
-
-def _unit(rows: StepRows, members: Sequence[int], prefix_length: int) -> PackUnit:
-    prefix = prefix_length if len(members) > 1 else 0
-    own = [input_length(rows.length(row), prefix) for row in members]
+def _unit(rows: StepRows, branches: Sequence[Branch]) -> PackUnit:
+    own = [input_length(rows.length(row), shared) for row, shared in branches]
     return PackUnit(
-        rows=tuple(members),
-        prefix_length=prefix,
-        width=prefix + sum(own),
-        pairs=(prefix * (prefix + 1) + sum(length * (length + 1) for length in own)) // 2 + prefix * sum(own),
-        targets=sum(rows.trained_tokens(row) for row in members),
-        padded_width=prefix + padded_tokens(own),
+        rows=tuple(row for row, _ in branches),
+        shared=tuple(shared for _, shared in branches),
+        width=sum(own),
+        pairs=sum(
+            length * (length + 1) // 2 + length * shared for length, (_, shared) in zip(own, branches, strict=True)
+        ),
+        targets=sum(rows.trained_tokens(row, after=shared) for row, shared in branches),
+        padded_width=_padded_width(branches, own),
     )
+
+
+def _padded_width(branches: Sequence[Branch], own: Sequence[int]) -> int:
+    """Returns the tokens of the passes of batching `tree`, which ends a row where others continue it. own: input tokens
+    of each row after those that it shares."""
+    path: list[int] = []
+    ends = [shared for _, shared in branches]
+    """Last position of each row at which it is continued."""
+    parents: list[int] = []
+    for number, (_, shared) in enumerate(branches):
+        while path and branches[path[-1]][1] >= shared:
+            path.pop()
+        parents.append(path[-1] if path else -1)
+        if path:
+            ends[path[-1]] = max(ends[path[-1]], shared)
+        path.append(number)
+    leaves: dict[tuple[int, int], list[int]] = {}
+    for number, (_, shared) in enumerate(branches):
+        parent = number if ends[number] > shared else parents[number]
+        leaves.setdefault((parent, ends[number]), []).append(max(0, shared + own[number] - ends[number]))
+    inner = sum(end - shared for end, (_, shared) in zip(ends, branches, strict=True))
+    return inner + sum(map(padded_tokens, leaves.values()))
 
 
 def _int64(parts: Iterable[npt.NDArray[np.integer]]) -> Tensor:

@@ -77,22 +77,23 @@ class StepRows:
         begin, end = self.columns.token_ends[row : row + 2]
         return end - begin
 
-    def trained_tokens(self, row: int) -> int:
-        """Returns the tokens of a row that the model wrote. Count."""
-        begin, end = self.columns.logprob_ends[row : row + 2]
-        return end - begin
+    def trained_tokens(self, row: int, *, after: int = 0) -> int:
+        """Returns the tokens of a row that the model wrote, after its first ones. Count."""
+        begin = self.columns.token_ends[row] + after
+        turns = range(*self.turn_ends[row : row + 2])
+        ends = ((self.turn_begins[turn], self.turn_begins[turn] + self.turn_lengths[turn]) for turn in turns)
+        return sum(max(0, end - max(first, begin)) for first, end in ends)
 
-    def prompt(self, row: int) -> Int32Array:
-        """Returns the tokens before the first that the model wrote. Raises: InvalidInput when there are none."""
-        length = self.columns.prompt_length(row)
-        if length == 0:
+    def tokens(self, row: int) -> Int32Array:
+        """Returns the tokens of a row. Raises: InvalidInput when the model wrote the first, which nothing predicts."""
+        begin, end = self.columns.token_ends[row : row + 2]
+        if self.turn_begins[self.turn_ends[row] : self.turn_ends[row + 1]][:1] == [begin]:
             raise InvalidInput(
                 f"cannot train a trajectory of {self.columns.policies[row]!r}: its first token is model-written and "
                 "has no context that predicts it; give the workflow's prompt at least one token",
                 code="trainer.no_context",
             )
-        begin = self.columns.token_ends[row]
-        return self.columns.tokens[begin : begin + length]
+        return self.columns.tokens[begin:end]
 
     def turns(self, rows: Sequence[int]) -> dict[str, Tensor]:
         """Returns the fields of a `Share` about the turns of these rows, in their order."""

@@ -15,22 +15,23 @@ from torch import Tensor
 
 from astraflow.algorithms.tokens import RowData, TokenData
 from astraflow.contract.rollouts.trajectories import Float32Array
-from astraflow.trainer.engines.base import Batching, Pack, Segment
+from astraflow.trainer.engines.base import Batching, Pack, Segment, prefixes_of
 from astraflow.trainer.step.bins import BINS, bins_of_ranks
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.packing import (
     PackUnit,
     balanced_parts,
     build_pack,
+    distinct_tokens,
     imbalance,
     pack_units,
+    prefix_trees,
     split_unit,
-    units_of_batching,
 )
 from astraflow.trainer.step.rows import StepRows
 
 _IMBALANCE_GOAL = 1.01
-"""Groups are divided, and their prompts computed once more, until the ranks' FLOPs are this balanced or it is of no
+"""Groups are divided, and what they share computed once more, until the ranks' FLOPs are this balanced or it is of no
 use."""
 _MAX_SPLITS = 64
 
@@ -171,7 +172,7 @@ def _decode_packs(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> li
         packs.append(
             Pack(
                 input_ids=inputs[index].long(),
-                positions=torch.cat([_positions(segment) for segment in own]),
+                positions=_positions(own),
                 segments=own,
                 predictors=predictors[index].long(),
                 targets=targets[index].long(),
@@ -191,9 +192,15 @@ def _with_columns(packs: Sequence[Pack], tensors: Mapping[str, Tensor]) -> Seque
     return packs
 
 
-def _positions(segment: Segment) -> Tensor:
-    first = segment.prefix_end - segment.prefix_begin
-    return torch.arange(first, first + segment.end - segment.begin)
+def _positions(segments: Sequence[Segment]) -> Tensor:
+    """Returns the position of each token of a pack in its trajectory."""
+    firsts = (sum(end - begin for begin, end in prefixes) for prefixes in prefixes_of(segments))
+    return torch.cat(
+        [
+            torch.arange(first, first + segment.end - segment.begin)
+            for first, segment in zip(firsts, segments, strict=True)
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +213,11 @@ class PlanFacts:
     """Input tokens of all packs."""
     padding: int
     """Input tokens of empty packs and of padded rows."""
+    distinct: int
+    """Input tokens when all that rows of a group share is computed once, whoever wrote it, without padding."""
     forward_flops: float
-    """FLOPs that one forward pass over all packs needs: without padding, and with a prompt once that packs share or
-    could share."""
+    """FLOPs that one forward pass over all packs needs: without padding, and with what packs share or could share
+    once."""
     head_flops: float
     """FLOPs of the output head in one forward pass; part of `forward_flops`."""
     training_flops: float
@@ -274,10 +283,14 @@ def plan_step(
     counted = torch.where(facts.is_counted, facts.lengths, 0)
     batches: list[tuple[list[list[list[PackUnit]]], Tensor]] = []
     shared_units: list[PackUnit] = []
+    distinct = 0
     for members in _minibatch_rows(facts.groups, counted, minibatches):
-        units = pack_units(rows, members, max_tokens=max_tokens)
-        shared_units += units
-        divided = _divided(rows, units_of_batching(rows, units, batching), data_ranks, cost)
+        trees = prefix_trees(rows, members)
+        distinct += distinct_tokens(trees)
+        if batching is not Batching.PACKED:
+            shared_units += pack_units(rows, trees, max_tokens=max_tokens)
+        units = pack_units(rows, trees, max_tokens=max_tokens, batching=batching)
+        divided = _divided(rows, units, data_ranks, cost)
         bins = bins_of_ranks(divided, max_tokens=max_tokens, cost=cost, batching=batching)
         batches.append((bins, _only(counted, members)))
     bins_by_rank = [[(bins[rank], lengths) for bins, lengths in batches] for rank in range(data_ranks)]
@@ -291,8 +304,9 @@ def plan_step(
             tokens=int(counted.sum()),
             width=(width := sum(BINS[batching].width(units) if units else 1 for units in packs)),
             padding=width - sum(unit.width for units in packs for unit in units),
+            distinct=distinct,
             forward_flops=sum(unit.cost(cost) for unit in needed),
-            head_flops=int(counted.sum()) * cost.per_target,
+            head_flops=sum(unit.targets for unit in needed) * cost.per_target,
             training_flops=sum(
                 cost.training_flops(tokens=unit.width, pairs=unit.pairs, targets=unit.targets) for unit in needed
             ),

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from astraflow.trainer.engines.base import Batching, Pack, Segment
+from astraflow.trainer.engines.base import Batching, Pack, Segment, prefixes_of
 from astraflow.trainer.engines.scoring.choice import choose_batching
 from astraflow.trainer.engines.scoring.scorer import Scorer
 from astraflow.trainer.engines.scoring.tree import TreePass, tree_passes
@@ -61,32 +61,36 @@ def segments_of(groups: list[tuple[int, list[int]]]) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def pack_of(groups: list[tuple[int, list[int]]]) -> Pack:
-    """Returns a pack in which every position of a single row or of a member predicts a token."""
-    segments = segments_of(groups)
+def pack_of(segments: tuple[Segment, ...]) -> Pack:
+    """Returns a pack in which every position predicts a token, and those that are shared predict several."""
     width = segments[-1].end
-    prompts = {(segment.prefix_begin, segment.prefix_end) for segment in segments}
-    predictors = [
-        position
-        for segment in segments
-        if (segment.begin, segment.end) not in prompts
-        for position in range(segment.begin, segment.end)
-    ]
+    shared = [position for segment in segments for position in range(segment.prefix_begin, segment.prefix_end)]
     draws = torch.Generator().manual_seed(0)
+    firsts = [sum(end - begin for begin, end in prefixes) for prefixes in prefixes_of(segments)]
+    targets = torch.randint(3, 40, (width,), generator=draws)
+    predictors = torch.tensor([*range(width), *shared, *shared])
     return Pack(
         input_ids=torch.randint(3, 40, (width,), generator=draws),
         positions=torch.cat(
-            [
-                torch.arange(segment.end - segment.begin) + segment.prefix_end - segment.prefix_begin
-                for segment in segments
-            ]
+            [torch.arange(part.end - part.begin) + first for part, first in zip(segments, firsts, strict=True)]
         ),
         segments=segments,
-        predictors=torch.tensor([*predictors, segments[0].end - 1]),  # a prompt predicts too
-        targets=torch.randint(3, 40, (len(predictors) + 1,), generator=draws),
+        predictors=predictors,
+        targets=torch.cat([targets[predictors[: width + len(shared)]], targets[shared] - 1]),
     )
 
 
+NESTED = (
+    Segment(begin=0, end=12),
+    Segment(begin=12, end=16, prefix_begin=0, prefix_end=9),
+    Segment(begin=16, end=25, prefix_begin=12, prefix_end=15),
+    Segment(begin=25, end=27, prefix_begin=12, prefix_end=13),  # after one token, which is computed again
+    Segment(begin=27, end=28, prefix_begin=0, prefix_end=9),
+    Segment(begin=28, end=36, prefix_begin=0, prefix_end=8),
+    Segment(begin=36, end=38, prefix_begin=0, prefix_end=1),
+    Segment(begin=38, end=41),
+)
+"""Branches of branches."""
 GROUPS = [(7, [5, 2, 9]), (7, [1, 1]), (3, [1]), (0, [6]), (0, [1, 11])]
 
 
@@ -119,9 +123,10 @@ def gap(value: Tensor, expected: Tensor) -> float:
     return float((value - expected).norm() / expected.norm())
 
 
+@pytest.mark.parametrize("segments", [segments_of(GROUPS), NESTED], ids=["groups", "nested"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_tree_has_the_values_and_gradients_of_rows(family: str) -> None:
-    scorer, pack = scorer_of(family), pack_of(GROUPS)
+def test_a_tree_has_the_values_and_gradients_of_rows(family: str, segments: tuple[Segment, ...]) -> None:
+    scorer, pack = scorer_of(family), pack_of(segments)
     tree = scored(scorer, pack)
     scorer.use(Batching.ROWS)
     rows = scored(scorer, pack)
@@ -133,7 +138,7 @@ def test_a_tree_has_the_values_and_gradients_of_rows(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("mode", ["selective", "full"])
 def test_a_tree_is_the_same_with_recomputed_activations(family: str, mode: Any) -> None:
-    scorer, pack = scorer_of(family), pack_of(GROUPS)
+    scorer, pack = scorer_of(family), pack_of(NESTED)
     kept = scored(scorer, pack)
     scorer.recompute_activations(mode)
     again = scored(scorer, pack)
@@ -154,21 +159,35 @@ def test_a_hybrid_is_computed_as_a_tree_unless_it_does_not_continue_its_states()
 
 def test_prompts_of_one_length_and_their_members_share_a_pass() -> None:
     segments = segments_of([(7, [5, 2]), (3, [4]), (7, [9]), (0, [6])])
-    prompt, first, second, short, member, other, third, single = segments
+    prompt, first, second, short, member, other, third, single = (((part.begin, part.end),) for part in segments)
 
     assert tree_passes(segments) == [
-        TreePass(segments=(prompt, other), is_parent=True),
-        TreePass(segments=(third, first, second), parent=0, parent_rows=(1, 0, 0)),
-        TreePass(segments=(short,), is_parent=True),
-        TreePass(segments=(member,), parent=2, parent_rows=(0,)),
-        TreePass(segments=(single,)),
+        TreePass(rows=(prompt, other), is_parent=True),
+        TreePass(rows=(short,), is_parent=True),
+        TreePass(rows=(single,)),
+        TreePass(rows=(member,), parent=1, parent_rows=(0,)),
+        TreePass(rows=(third, first, second), parent=0, parent_rows=(1, 0, 0)),
+    ]
+
+
+def test_a_segment_is_divided_where_others_continue_it_and_short_parts_are_computed_again() -> None:
+    passes = tree_passes(NESTED)
+
+    assert [(step.rows, step.parent) for step in passes] == [
+        ((((0, 1), (1, 8)),), None),
+        ((((0, 1), (36, 38)), ((38, 41),)), None),
+        ((((8, 9), (12, 13)),), 0),
+        ((((28, 36),), ((8, 9), (9, 12)), ((8, 9), (27, 28))), 0),
+        ((((13, 15),),), 2),
+        ((((25, 27),),), 2),
+        ((((16, 25),), ((15, 16),)), 4),
     ]
 
 
 def test_long_members_have_a_pass_of_their_own_when_that_saves_padding() -> None:
     passes = tree_passes(segments_of([(7, [900, 10, 20, 30])]))
 
-    assert [[segment.end - segment.begin for segment in step.segments] for step in passes] == [[7], [900], [30, 20, 10]]
+    assert [[end - begin for ((begin, end),) in step.rows] for step in passes] == [[7], [900], [30, 20, 10]]
 
 
 def test_an_empty_pack_has_no_scores() -> None:

@@ -23,7 +23,7 @@ LIMIT = 100
 
 
 def row(number: int, width: int) -> PackUnit:
-    return PackUnit(rows=(number,), prefix_length=0, width=width, pairs=width, targets=1)
+    return PackUnit(rows=(number,), shared=(0,), width=width, pairs=width, targets=1)
 
 
 rows = st.lists(st.integers(0, 130), max_size=30).map(lambda widths: [row(*pair) for pair in enumerate(widths)])
@@ -43,7 +43,7 @@ def test_bins_of_rows_hold_every_row_within_the_limit(units: list[PackUnit], ext
 
 def group(number: int, prefix: int, longest: int) -> PackUnit:
     width = prefix + 2 * longest
-    return replace(row(number, width), prefix_length=prefix, padded_width=width, rows=(number, -number))
+    return replace(row(number, width), shared=(0, prefix), padded_width=width, rows=(number, -number))
 
 
 groups = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30)), max_size=8).map(
@@ -62,7 +62,7 @@ def test_bins_of_a_tree_hold_groups_or_rows_within_the_limit(
     for bins in (needed, even):
         assert sorted(unit.rows for part in bins for unit in part) == sorted(unit.rows for unit in units)
         assert all(len(part) <= 1 or tree_width(part) <= LIMIT for part in bins)
-        assert all(len({unit.prefix_length > 0 for unit in part}) <= 1 for part in bins)
+        assert all(len({len(unit.rows) > 1 for unit in part}) <= 1 for part in bins)
     assert len(even) == len(needed) + extra
 
 

@@ -1,9 +1,9 @@
 """Packing changes no result: every trajectory gets the values that it gets alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import combinations
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -19,9 +19,16 @@ from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.engines.scoring.scorer import Scorer
 from astraflow.trainer.step.bins import bins_of_units, even_bins
-from astraflow.trainer.step.packing import build_pack, pack_sequences, pack_units
+from astraflow.trainer.step.packing import (
+    PackUnit,
+    build_pack,
+    distinct_tokens,
+    pack_sequences,
+    pack_units,
+    prefix_trees,
+    split_unit,
+)
 from astraflow.trainer.step.rows import StepRows
-from astraflow.trainer.step.shared_prompts import prompt_clusters
 from tests import make_torch
 from tests.errors import raises_code
 
@@ -70,17 +77,26 @@ texts = st.lists(token, min_size=1, max_size=5)
 
 @st.composite
 def some_trajectories(draw: st.DrawFn) -> list[Trajectory]:
-    """Returns members of a group: their prompts share some first tokens, and there may be several turns."""
+    """Returns members of a group: their prompts share some first tokens, there may be several turns, and some continue
+    another member after any of its tokens, whoever wrote them there."""
     prompt = draw(texts)
-    members = []
-    for _ in range(draw(st.integers(1, 4))):
-        turns = draw(st.lists(st.tuples(texts, texts), max_size=2))
+    members: list[list[tuple[Author, int]]] = []
+    for _ in range(draw(st.integers(1, 6))):
         own = draw(st.sampled_from([prompt, [*prompt, 5], prompt[:-1] or prompt]))
-        pieces = [(Author.CONTEXT, own), (Author.MODEL, draw(texts))]
-        for context, answer in turns:
-            pieces += [(Author.CONTEXT, context), (Author.MODEL, answer)]
-        members.append(trajectory(pieces))
-    return members
+        begin = [(Author.CONTEXT, token) for token in own]
+        if draw(st.booleans()) and members:
+            other = draw(st.sampled_from(members))
+            begin = other[: draw(st.integers(1, len(other)))]
+            if draw(st.booleans()):  # an agent that reads what it wrote before
+                begin = [(Author.CONTEXT, token) for _, token in begin]
+        turns = draw(st.lists(st.tuples(texts, texts), max_size=2))
+        pieces = [(Author.MODEL, draw(texts))]
+        pieces += [piece for turn in turns for piece in zip((Author.CONTEXT, Author.MODEL), turn, strict=True)]
+        members.append([*begin, *((author, token) for author, part in pieces for token in part)])
+    return [
+        trajectory([(author, [token for _, token in run]) for author, run in groupby(member, key=lambda item: item[0])])
+        for member in members
+    ]
 
 
 @cache
@@ -88,11 +104,15 @@ def shared_scorer() -> Scorer:
     return Scorer(make_torch.model(), torch.device("cpu"))
 
 
+def units_of(rows: StepRows, included: Iterable[int], *, max_tokens: int = ROOMY) -> list[PackUnit]:
+    return pack_units(rows, prefix_trees(rows, included), max_tokens=max_tokens)
+
+
 def packs_of(whole: Batch, max_tokens: int) -> list[tuple[Pack, Tokens]]:
     """Returns the packs of all rows with model-written tokens."""
     rows = StepRows.of(whole)
     included = [index for index in range(len(whole.rows)) if rows.trained_tokens(index)]
-    bins = bins_of_units(pack_units(rows, included, max_tokens=max_tokens), max_tokens=max_tokens)
+    bins = bins_of_units(units_of(rows, included, max_tokens=max_tokens), max_tokens=max_tokens)
     return [(build_pack(rows, units), tokens_of(rows, [row for unit in units for row in unit.rows])) for units in bins]
 
 
@@ -136,15 +156,55 @@ def test_every_packed_trajectory_has_the_logprobs_of_a_single_one(
         np.testing.assert_allclose([own for _, _, own in tokens_of_row], expected, atol=1e-5)
 
 
-def test_a_shared_prompt_is_in_a_pack_once() -> None:
+def test_tokens_that_rows_share_are_in_a_pack_once() -> None:
     prompt = list(range(10, 30))
     members = [single_turn(prompt, [member, 5, 6]) for member in range(8)]
 
     ((pack, _),) = packs_of(batch([members]), ROOMY)
 
     assert len(pack.input_ids) == 20 + 8 * 2
-    assert pack.segments[0] == Segment(begin=0, end=20)
-    assert pack.segments[1] == Segment(begin=20, end=22, prefix_begin=0, prefix_end=20)
+    assert pack.segments[0] == Segment(begin=0, end=22)
+    assert pack.segments[1] == Segment(begin=22, end=24, prefix_begin=0, prefix_end=20)
+
+
+def test_what_the_model_wrote_is_shared_with_a_branch_that_continues_it_and_trained_in_both() -> None:
+    first = [(Author.CONTEXT, range(10, 30)), (Author.MODEL, range(30, 50))]
+    branches = [trajectory([*first, (Author.CONTEXT, [part]), (Author.MODEL, range(60, 80))]) for part in (1, 2)]
+    summary = single_turn([*range(10, 50), 3], [70] * 8)  # does not train what it reads
+
+    ((pack, tokens),) = packs_of(batch([[*branches, summary]]), ROOMY)
+
+    assert len(pack.input_ids) == 40 + 20 + 20 + 8
+    assert pack.segments[1:] == (
+        Segment(begin=60, end=80, prefix_begin=0, prefix_end=40),
+        Segment(begin=80, end=88, prefix_begin=0, prefix_end=40),
+    )
+    assert tokens["turn_rows"].tolist() == [0] * 40 + [1] * 40 + [2] * 8
+    assert pack.predictors[40:60].tolist() == pack.predictors[:20].tolist() == list(range(19, 39))
+
+
+def test_few_shared_tokens_are_not_worth_a_call_of_attention() -> None:
+    members = [single_turn([4, *range(member, 60 + member)], [5, 6]) for member in range(8, 12)]
+
+    ((pack, _),) = packs_of(batch([members]), ROOMY)
+
+    assert all(segment.prefix_end == 0 for segment in pack.segments)
+    rows = StepRows.of(batch([members]))
+    assert distinct_tokens(prefix_trees(rows, range(4))) == len(pack.input_ids) - 3
+
+
+def test_a_tree_is_cut_where_the_fewest_tokens_are_computed_twice() -> None:
+    system, questions = list(range(20)), [list(range(30, 70)), list(range(70, 110))]
+    members = [single_turn([*system, *questions[number % 2]], [number] * 21) for number in range(6)]
+    rows = StepRows.of(batch([members]))
+
+    units = units_of(rows, range(6), max_tokens=130)
+    (whole,) = units_of(rows, range(6))
+
+    assert sorted(unit.rows for unit in units) == [(0, 2, 4), (1, 3, 5)]
+    assert [unit.shared for unit in units] == [(0, 60, 60), (0, 60, 60)]
+    assert sorted(unit.rows for unit in split_unit(rows, whole)) == [(0, 2, 4), (1, 3, 5)]
+    assert (whole.width, sum(unit.width for unit in units)) == (20 + 2 * (40 + 3 * 20), 20 + 20 + 2 * (40 + 3 * 20))
 
 
 def test_packs_have_no_padding_and_keep_to_their_budget() -> None:
@@ -173,8 +233,8 @@ def test_a_row_longer_than_the_budget_gets_its_own_pack() -> None:
     assert [len(pack.input_ids) for pack, _ in packs] == [56, 1]
 
 
-def test_rows_of_different_roles_share_no_prompt() -> None:
-    whole = batch([[single_turn([4, 5, 6], [7]), single_turn([4, 5, 6], [8])]])
+def test_rows_of_different_roles_share_what_they_begin_with() -> None:
+    whole = batch([[single_turn(range(4, 30), [7]), single_turn(range(4, 30), [8])]])
     one_task = [replace(row, task=TaskId("train:0/0")) for row in whole.rows]
     together = StepRows.of(replace(whole, rows=one_task))
 
@@ -185,61 +245,7 @@ def test_rows_of_different_roles_share_no_prompt() -> None:
         for row, role in zip([*one_task, whole.rows[0]], roles, strict=True)
     ]
     assert StepRows.of(replace(whole, rows=with_roles)).slots == [0, 1, 0]
-    assert [unit.rows for unit in pack_units(together, [0, 1], max_tokens=ROOMY)] == [(0,), (1,)]
-    assert [unit.rows for unit in pack_units(StepRows.of(whole), [0, 1], max_tokens=ROOMY)] == [(0, 1)]
-
-
-def test_rows_with_equal_prompts_share_them_whatever_the_prompts_of_the_others() -> None:
-    header = [4, 5]
-    questions = [[*header, *range(10 + 40 * number, 40 + 40 * number)] for number in range(2)]
-    members = [single_turn(questions[number % 2], [7, 8]) for number in range(6)]
-    other = single_turn([9, 9, 9], [7])
-
-    units = pack_units(StepRows.of(batch([[*members, other]])), range(7), max_tokens=ROOMY)
-
-    assert [(unit.rows, unit.prefix_length) for unit in units] == [((0, 2, 4), 32), ((1, 3, 5), 32), ((6,), 0)]
-
-
-def test_rows_whose_prompts_begin_alike_share_the_beginning() -> None:
-    members = [single_turn([4, 5, 6, 7, number], [8]) for number in (10, 11, 12)]
-
-    units = pack_units(StepRows.of(batch([members])), range(3), max_tokens=ROOMY)
-
-    assert [(unit.rows, unit.prefix_length) for unit in units] == [((0, 1, 2), 4)]
-
-
-def best_saving(prompts: list[tuple[int, ...]]) -> int:
-    """Returns the largest number of shared tokens over all partitions of the prompts."""
-    if not prompts:
-        return 0
-    best = 0
-    others = range(1, len(prompts))
-    for chosen in (subset for size in range(len(prompts)) for subset in combinations(others, size)):
-        members = [prompts[0], *(prompts[index] for index in chosen)]
-        shared = next(
-            (
-                position
-                for position in range(min(map(len, members)))
-                if len({member[position] for member in members}) > 1
-            ),
-            min(map(len, members)),
-        )
-        rest = [prompts[index] for index in others if index not in chosen]
-        best = max(best, shared * len(chosen) + best_saving(rest))
-    return best
-
-
-@pytest.mark.long
-@settings(max_examples=60)
-@given(st.lists(st.lists(st.integers(4, 5), min_size=1, max_size=5), min_size=1, max_size=5))
-def test_the_division_by_prompts_saves_as_many_tokens_as_any(prompts: list[list[int]]) -> None:
-    clusters = prompt_clusters({row: np.array(prompt, dtype=np.int32) for row, prompt in enumerate(prompts)})
-
-    assert sorted(row for cluster in clusters for row in cluster.rows) == list(range(len(prompts)))
-    for cluster in clusters:
-        assert len({tuple(prompts[row][: cluster.prefix_length]) for row in cluster.rows}) == 1
-    saved = sum(cluster.prefix_length * (len(cluster.rows) - 1) for cluster in clusters)
-    assert saved == best_saving([tuple(prompt) for prompt in prompts])
+    assert [unit.rows for unit in units_of(together, [0, 1])] == [(0, 1)]
 
 
 def test_turn_rewards_and_discounts_reach_every_token_of_their_turn() -> None:
@@ -253,18 +259,14 @@ def test_turn_rewards_and_discounts_reach_every_token_of_their_turn() -> None:
 
 
 def test_costs_count_each_visible_pair_of_tokens() -> None:
-    members = [single_turn([4, 5, 6], [7, 8, 9]), single_turn([4, 5, 6], [7, 8])]
+    members = [single_turn(range(4, 24), [7, 8, last]) for last in (9, 10)]
     rows = StepRows.of(batch([members]))
 
-    (unit,) = pack_units(rows, [0, 1], max_tokens=ROOMY)
+    (unit,) = units_of(rows, [0, 1])
     pack = build_pack(rows, [unit])
 
-    visible = sum(
-        position - segment.begin + 1 + segment.prefix_end - segment.prefix_begin
-        for segment in pack.segments
-        for position in range(segment.begin, segment.end)
-    )
-    assert (unit.width, unit.pairs, unit.targets) == (len(pack.input_ids), visible, len(pack.targets))
+    assert (unit.width, unit.pairs) == (len(pack.input_ids), int((pack.positions + 1).sum()))
+    assert (unit.targets, len(pack.targets)) == (4, 6)
 
 
 def test_turns_are_numbered_and_not_split_by_a_version_change() -> None:
@@ -299,7 +301,7 @@ def test_an_empty_pack_has_one_token_and_no_target() -> None:
 @given(widths=st.lists(st.integers(1, 50), min_size=1, max_size=20), extra=st.integers(0, 3))
 def test_even_bins_hold_every_unit_within_the_budget(widths: list[int], extra: int) -> None:
     rows = StepRows.of(batch([[single_turn([4], range(4, 4 + width))] for width in widths]))
-    units = pack_units(rows, range(len(widths)), max_tokens=50)
+    units = units_of(rows, range(len(widths)), max_tokens=50)
     count = len(bins_of_units(units, max_tokens=50)) + extra
 
     bins = even_bins(units, count=count, max_tokens=50)
@@ -320,4 +322,4 @@ def test_sequences_are_packed_as_independent_segments() -> None:
 def test_a_first_token_without_context_is_refused() -> None:
     rows = StepRows.of(batch([[trajectory([(Author.MODEL, [4, 5])])]]))
     with raises_code(InvalidInput, "trainer.no_context"):
-        pack_units(rows, [0], max_tokens=ROOMY)
+        prefix_trees(rows, [0])

@@ -8,7 +8,14 @@ import pytest
 from astraflow.trainer.engines.adapters import LoraOptions
 from astraflow.trainer.engines.base import Batching
 from tests.trainer.plain_losses import PLAIN_LOSSES
-from tests.trainer.step_gradients import ENGINES, Case, largest_difference, mixed_batch, reference_gradients
+from tests.trainer.step_gradients import (
+    ENGINES,
+    Case,
+    branching_batch,
+    largest_difference,
+    mixed_batch,
+    reference_gradients,
+)
 
 BOUND = 1e-6
 """Largest accepted difference from float64, as a share of the largest gradient: rounding of float32, of which up to
@@ -48,6 +55,16 @@ CASES = {
     "centred, rows": Case(loss="reinforce, tis", head=5, batch=mixed_batch(head=5), engine_options=ROWS),
     "centred, tree": Case(
         loss="reinforce, tis", head=5, batch=mixed_batch(head=5), engine_options={"batching": Batching.TREE}
+    ),
+    "branches": Case(batch=branching_batch()),
+    "branches, packs of 64 tokens": Case(batch=branching_batch(), micro_batch_tokens=64),
+    "branches, window": Case(batch=branching_batch(), window=12),
+    "branches, critic": Case(batch=branching_batch(), has_critic=True, micro_batch_tokens=160),
+    "branches, tree": Case(batch=branching_batch(), engine_options={"batching": Batching.TREE}),
+    "branches, rows": Case(batch=branching_batch(), engine_options=ROWS, aggregation="sequence_mean"),
+    "branches, filtered": Case(batch=branching_batch(support=9), micro_batch_tokens=160),
+    "branches, centred": Case(
+        loss="reinforce, tis", head=5, batch=branching_batch(head=5), micro_batch_tokens=160, experts=4
     ),
     "three optimizer steps by sequence": Case(minibatches=3, aggregation="sequence_mean", micro_batch_tokens=64),
 }

@@ -201,17 +201,13 @@ def test_metrics_count_flops_once_for_each_shared_prompt() -> None:
 
     packs = [pack for part in plan.shares[0].optimizer_batches for pack in part.packs]
     width = sum(len(pack.input_ids) for pack in packs)
-    pairs = sum(
-        (segment.end - segment.begin) * (segment.end - segment.begin + 1) / 2
-        + (segment.end - segment.begin) * (segment.prefix_end - segment.prefix_begin)
-        for pack in packs
-        for segment in pack.segments
-    )
-    targets = sum(len(pack.targets) for pack in packs)
+    pairs = sum(int((pack.positions + 1).sum()) for pack in packs)
+    targets = sum(len({*zip(pack.predictors.tolist(), pack.targets.tolist(), strict=True)}) for pack in packs)
     forward = 1000 * width + 10 * pairs + 100 * targets
     assert metrics["flops_per_s"] == pytest.approx(4 * forward / 2)  # a pass, and three for training
     assert metrics["mfu"] == pytest.approx(metrics["flops_per_s"] / 1e6)
     assert metrics["computed_tokens_per_s"] == width / 2
+    assert metrics["computed_tokens"] == width >= metrics["distinct_tokens"] > 0.98 * width
     assert metrics["tokens_per_s"] == sum(len(row.trajectory.tokens) for row in mixed_batch().rows) / 2
     assert metrics["computed_tokens_per_s"] < metrics["tokens_per_s"]
     assert (metrics["padding_fraction"], metrics["imbalance"], metrics["updates"]) == (0, 1, 1)

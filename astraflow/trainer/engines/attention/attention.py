@@ -1,7 +1,7 @@
-"""Attention over a pack: causal within each segment and whole to its prefix, without a mask and without a dense matrix.
+"""Attention over a pack: causal within each segment, whole to its prefixes, without a mask and without a dense matrix.
 
-Every token attends to two sets of keys at most: earlier tokens of its segment, and its prefix. Both are computed as
-blocks by a fused kernel that also returns the logarithm of the sum of exponentials; blocks are merged by it. In the
+Every token attends to earlier tokens of its segment, and to its prefixes. Each of these sets of keys is computed in a
+block by a fused kernel that also returns the logarithm of the sum of exponentials; blocks are merged by it. In the
 backward pass each block's kernel receives the merged output and the merged logarithm, which makes its probabilities
 those of the whole softmax, so the gradients of the blocks add up.
 

@@ -1,6 +1,5 @@
 """Port of the kernels of attention over packs, and the kernel of a CPU: torch's fused attention."""
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, TypeAlias
@@ -9,9 +8,10 @@ import torch
 from torch import Tensor
 
 from astraflow.trainer.engines.attention.segments import (
-    PrefixGroup,
+    ends_of_readers,
     longest_trajectory,
-    prefix_groups,
+    prefix_levels,
+    small_trees,
     windowed_prefixes,
 )
 from astraflow.trainer.engines.base import Segment
@@ -23,8 +23,8 @@ _MULTIPLE = 16
 """Lengths of calls are rounded up to a multiple of this: the products of the kernel take half as long again for 127
 tokens as for 128. Short ones to a multiple of 4."""
 _MAX_MASKED = 128
-"""Tokens of a group, prompt included, up to which it is one sequence with a mask instead of two blocks: for short
-sequences the copies around a kernel cost more than masked products."""
+"""Tokens of a tree up to which it is one sequence with a mask instead of several blocks: for short sequences the copies
+around a kernel cost more than masked products."""
 
 
 class BlockPositions(Protocol):
@@ -68,8 +68,8 @@ class AttentionBlock(Protocol):
 
 
 AttentionPlan: TypeAlias = Sequence[AttentionBlock]
-"""Blocks of a pack, in which every token has its segment's keys in one causal block, and its prefix's keys, if any, in
-later ones."""
+"""Blocks of a pack, in which every token has its segment's keys in one causal block, and the keys of its prefixes, if
+any, in later ones."""
 
 
 class AttentionKernel(Protocol):
@@ -193,7 +193,8 @@ class SdpaBlock:
     def windowed(self, window: int) -> "SdpaBlock":
         """Returns this block with a mask: each query attends to keys less than `window` positions before it.
 
-        Keys of a block of a prefix end where the segment begins, so distances in the trajectory follow from indices.
+        Keys of a block of a prefix end where the segment begins, so distances in the trajectory follow from indices; a
+        gap between both is a smaller window.
         """
         query_indices, keys = self.queries.indices, self.keys.indices
         offsets = query_indices - query_indices[:, :1] + (0 if self.is_causal else keys.shape[1])
@@ -202,16 +203,14 @@ class SdpaBlock:
         mask = torch.zeros(is_seen.shape).masked_fill_(~is_seen, -torch.inf)
         return replace(self, is_causal=False, mask=mask[:, None])
 
-    def masked(self, segments: Tensor, prefixes: Tensor) -> "SdpaBlock":
-        """Returns this causal block with a mask: each query attends to its own segment and to its prefix.
+    def masked(self, ends: Tensor) -> "SdpaBlock":
+        """Returns this causal block with a mask: a key is seen by the queries after it up to an end.
 
-        segments: `[width]`, number of each position's segment; prefixes: `[width]`, number of its prefix's segment, or
-        -1. Padding attends to what its position attends to.
+        ends: `[width]`, of the queries that attend to each position. Padding attends to what its position attends to.
         """
         indices = self.queries.indices
         length = indices.shape[1]
-        query_indices, keys = indices[:, :, None], indices[:, None, :]
-        is_seen = (segments[query_indices] == segments[keys]) | (prefixes[query_indices] == segments[keys])
+        is_seen = indices[:, :, None] < ends[indices][:, None, :]
         is_seen &= torch.ones(length, length, dtype=torch.bool).tril()
         mask = torch.zeros(is_seen.shape).masked_fill_(~is_seen, -torch.inf)
         return replace(self, is_causal=False, mask=mask[:, None])
@@ -260,21 +259,27 @@ class SdpaKernel:
         """Returns the blocks of a pack."""
         if window is not None and window < longest_trajectory(segments):
             return _windowed_blocks(segments, window)
-        small, large = _small_groups(segments)
-        ranges = sorted(((segment.begin, segment.end) for segment in large), key=_length)
+        levels = prefix_levels(segments)
+        small = small_trees(segments, largest=_MAX_MASKED)
+        is_small = torch.zeros(segments[-1].end, dtype=torch.bool)
+        for begin, end in small:
+            is_small[begin:end] = True
+        in_small = is_small.tolist()
+        ranges = sorted(((part.begin, part.end) for part in segments if not in_small[part.begin]), key=_length)
         blocks = [SdpaBlock.of_ranges(part) for part in _similar(ranges)]
-        by_prefix_length: dict[int, list[PrefixGroup]] = {}
-        for group in prefix_groups(large):
-            by_prefix_length.setdefault(_length(group.prefix), []).append(group)
-        for groups in by_prefix_length.values():
-            prefixes = {group.members: group.prefix for group in groups}
-            blocks += [
-                SdpaBlock.of_ranges(members, [prefixes[part] for part in members])
-                for members in _similar(sorted(prefixes, key=_length))
-            ]
+        for groups in levels:
+            by_prefix_length: dict[int, dict[tuple[int, int], tuple[int, int]]] = {}
+            for group in groups:
+                if not in_small[group.prefix[0]]:
+                    by_prefix_length.setdefault(_length(group.prefix), {})[group.members] = group.prefix
+            for prefixes in by_prefix_length.values():
+                blocks += [
+                    SdpaBlock.of_ranges(members, [prefixes[part] for part in members])
+                    for members in _similar(sorted(prefixes, key=_length))
+                ]
         if small:
-            numbers = _segment_numbers(segments)
-            blocks += [SdpaBlock.of_ranges(part).masked(*numbers) for part in _similar(sorted(small, key=_length))]
+            ends = ends_of_readers(segments, levels)
+            blocks += [SdpaBlock.of_ranges(part).masked(ends) for part in _similar(sorted(small, key=_length))]
         return [blocks[0].of_whole_pack()] if len(blocks) == 1 else blocks
 
 
@@ -282,42 +287,15 @@ def _windowed_blocks(segments: Sequence[Segment], window: int) -> list[SdpaBlock
     """Returns blocks with masks: this kernel has no window."""
     ranges = sorted(((segment.begin, segment.end) for segment in segments), key=_length)
     blocks = [SdpaBlock.of_ranges(part).windowed(window) for part in _similar(ranges)]
-    by_keys: dict[int, dict[tuple[int, int], tuple[int, int]]] = {}
+    by_keys: dict[tuple[int, int], dict[tuple[int, int], tuple[int, int]]] = {}
     for pair in windowed_prefixes(segments, window):
-        by_keys.setdefault(_length(pair.keys), {})[pair.queries] = pair.keys
-    for pairs in by_keys.values():
+        by_keys.setdefault((_length(pair.keys), pair.gap), {})[pair.queries] = pair.keys
+    for (_, gap), pairs in by_keys.items():
         blocks += [
-            SdpaBlock.of_ranges(part, [pairs[queries] for queries in part]).windowed(window)
+            SdpaBlock.of_ranges(part, [pairs[queries] for queries in part]).windowed(window - gap)
             for part in _similar(sorted(pairs, key=_length))
         ]
     return [blocks[0].of_whole_pack()] if len(blocks) == 1 else blocks
-
-
-def _small_groups(segments: Sequence[Segment]) -> tuple[list[tuple[int, int]], list[Segment]]:
-    """Returns the ranges of the groups that are short, each a prefix with its members, and all other segments."""
-    ranges = [
-        (group.prefix[0], group.members[1])
-        for group in prefix_groups(segments)
-        if group.prefix[1] == group.members[0] and group.members[1] - group.prefix[0] <= _MAX_MASKED
-    ]
-    begins = [begin for begin, _ in ranges]
-    others = []
-    for segment in segments:
-        index = bisect_right(begins, segment.begin) - 1
-        if index < 0 or segment.begin >= ranges[index][1]:
-            others.append(segment)
-    return ranges, others
-
-
-def _segment_numbers(segments: Sequence[Segment]) -> tuple[Tensor, Tensor]:
-    """Returns for each position the number of its segment, and that of its prefix's segment or -1."""
-    lengths = torch.tensor([segment.end - segment.begin for segment in segments])
-    by_begin = {segment.begin: number for number, segment in enumerate(segments)}
-    prefixes = [
-        by_begin[segment.prefix_begin] if segment.prefix_end > segment.prefix_begin else -1 for segment in segments
-    ]
-    numbers = torch.arange(len(segments)).repeat_interleave(lengths)
-    return numbers, torch.tensor(prefixes).repeat_interleave(lengths)
 
 
 def _similar(ranges: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:

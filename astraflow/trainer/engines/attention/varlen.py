@@ -12,7 +12,7 @@ from astraflow.trainer.engines.attention.cudnn import CudnnBlock, causal_blocks,
 from astraflow.trainer.engines.attention.segments import (
     WindowedPrefix,
     longest_trajectory,
-    prefix_groups,
+    prefix_levels,
     windowed_prefixes,
 )
 from astraflow.trainer.engines.base import Segment
@@ -118,8 +118,8 @@ class VarlenBlock:
 
 
 class VarlenKernel:
-    """torch's FlashAttention-2 on a GPU, in float16 or bfloat16: one call for all segments, one for all prefixes. Long
-    ones are computed by cuDNN, if it is faster."""
+    """torch's FlashAttention-2 on a GPU, in float16 or bfloat16: one call for all segments, one for all prefixes of a
+    level of the trees. Long ones are computed by cuDNN, if it is faster."""
 
     def __init__(self, *, cudnn_pairs: int | None = None) -> None:
         """cudnn_pairs: pairs of a query and a key from which a call of cuDNN is worth it; None: it computes nothing."""
@@ -132,35 +132,35 @@ class VarlenKernel:
         if window is not None and window < longest_trajectory(segments):
             return [*_windowed_blocks(segments, device, window)]
         ranges = [(segment.begin, segment.end) for segment in segments]
-        groups = prefix_groups(segments)
+        levels = prefix_levels(segments)
         long: list[CudnnBlock] = []
         if self._cudnn_pairs is not None:
             long = causal_blocks(ranges, fewest=self._cudnn_pairs)
             covered = {position for block in long for position in block.queries.begins}
             ranges = [bounds for bounds in ranges if bounds[0] not in covered]
-            parts = [prefix_block(group, fewest=self._cudnn_pairs) for group in groups]
-            long += [block for block, _ in parts if block is not None]
-            groups = [rest for _, rest in parts if rest is not None]
+            parts = [[prefix_block(group, fewest=self._cudnn_pairs) for group in groups] for groups in levels]
+            long += [block for level in parts for block, _ in level if block is not None]
+            levels = [[rest for _, rest in level if rest is not None] for level in parts]
         blocks: list[VarlenBlock | CudnnBlock] = []
         if ranges:
             blocks.append(_block(ranges, None, device, is_whole_pack=len(ranges) == len(segments)))
         blocks += long
-        if groups:
+        for groups in filter(None, levels):
             blocks.append(_block([group.members for group in groups], [group.prefix for group in groups], device))
         return blocks
 
 
 def _windowed_blocks(segments: Sequence[Segment], device: torch.device, window: int) -> list[VarlenBlock]:
     """Returns one call for all segments, and one for the beginnings of segments of each length and their prefixes: the
-    kernel aligns the ends of queries and keys, so a call's window fits one number of queries."""
+    kernel aligns the ends of queries and keys, so a call's window fits one number of queries and one gap."""
     ranges = [(segment.begin, segment.end) for segment in segments]
     blocks = [_block(ranges, None, device, window_left=window - 1, is_whole_pack=True)]
-    by_length: dict[int, list[WindowedPrefix]] = {}
+    by_lengths: dict[tuple[int, int], list[WindowedPrefix]] = {}
     for pair in windowed_prefixes(segments, window):
-        by_length.setdefault(pair.queries[1] - pair.queries[0], []).append(pair)
-    for length, pairs in by_length.items():
+        by_lengths.setdefault((pair.queries[1] - pair.queries[0], pair.gap), []).append(pair)
+    for (length, gap), pairs in by_lengths.items():
         queries, keys = [pair.queries for pair in pairs], [pair.keys for pair in pairs]
-        blocks.append(_block(queries, keys, device, window_left=window - 1 - length))
+        blocks.append(_block(queries, keys, device, window_left=window - 1 - length - gap))
     return blocks
 
 

@@ -4,12 +4,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from astraflow.models.state_cache import RunModel
 from astraflow.trainer.engines.base import Batching, Pack
+
+_TOKEN_BITS = 31
+"""Bits of a token id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,8 @@ class PackInputs:
     """int64 `[tokens, n]`: `Pack.support`."""
     temperatures: Tensor | None = None
     """float32 `[tokens, 1]`: `Pack.temperatures`."""
+    copies: Tensor | None = None
+    """int64 `[trained tokens of the pack]`: which of these tokens each is, when some are the same; None: all differ."""
     is_token: Tensor | None = None
     """bool: False for padding in the flattened `input_ids`; None: there is none."""
     arguments: dict[str, Any]
@@ -77,12 +83,40 @@ class BatchedForward(ABC):
         """
         return inputs
 
-    def targets(self, pack: Pack) -> dict[str, Any]:
-        """Returns on the device what the head needs of the trained tokens: fields of `PackInputs`."""
-        return {name: self.on_device(values) for name, values in pack.target_tensors().items()}
+    def trained_tokens(self, pack: Pack, places: Tensor | None = None) -> dict[str, Any]:
+        """Returns the fields of `PackInputs` about the trained tokens, each of them once.
+
+        places: int64 `[width]`, of the pack's positions in the flattened `input_ids`; None: their own.
+        """
+        predictors = pack.predictors if places is None else places[pack.predictors]
+        fields = {"predictors": predictors, **pack.target_tensors()}
+        if distinct := distinct_tokens(pack):
+            kept, copies = distinct
+            fields = {"copies": copies, **{name: values[kept] for name, values in fields.items()}}
+        return {name: self.on_device(values) for name, values in fields.items()}
 
     def on_device(self, values: Tensor) -> Tensor:
         """Returns the values on the device."""
         if self.device.type != "cuda":
             return values.to(self.device)
         return values.pin_memory().to(self.device, non_blocking=True)
+
+
+def distinct_tokens(pack: Pack) -> tuple[Tensor, Tensor] | None:
+    """Returns the indices of trained tokens that differ in context or in what the head needs of them, and which of them
+    each trained token is; None if all differ.
+
+    Trajectories that begin alike have a token that all of them train several times, and its logprob is one number.
+    """
+    if not any(segment.prefix_end for segment in pack.segments):
+        return None
+    keys = ((pack.predictors << _TOKEN_BITS) + pack.targets).numpy()
+    _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
+    if len(first) == len(keys):
+        return None
+    sources = first[numbers]
+    for values in pack.target_tensors().values():
+        differs = (values != values[sources]).view(len(keys), -1).any(-1).numpy()
+        sources = np.where(differs, np.arange(len(keys)), sources)
+    kept, copies = np.unique(sources, return_inverse=True)
+    return torch.from_numpy(kept), torch.from_numpy(copies)

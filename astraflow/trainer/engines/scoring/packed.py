@@ -10,7 +10,8 @@ from astraflow.trainer.engines.scoring.base import BatchedForward, PackInputs
 
 
 class PackedForward(BatchedForward):
-    """Computes a pack flat, without padding; a shared prompt is computed once. For models with attention alone."""
+    """Computes a pack flat, without padding; what trajectories share is computed once. For models with attention
+    alone."""
 
     batching: ClassVar = Batching.PACKED
     cost: ClassVar = ""
@@ -32,8 +33,7 @@ class PackedForward(BatchedForward):
         """Returns the pack as one row, with the plan of its attention."""
         return PackInputs(
             input_ids=self.on_device(pack.input_ids)[None],
-            predictors=self.on_device(pack.predictors),
-            **self.targets(pack),
+            **self.trained_tokens(pack),
             arguments={
                 "position_ids": self.on_device(pack.positions)[None],
                 **self._attention.arguments(pack.segments),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from astraflow.trainer.engines.base import Batching, Pack, Segment
+from astraflow.trainer.engines.base import Batching, Pack, Segment, prefixes_of
 from astraflow.trainer.engines.scoring.base import BatchedForward, PackInputs
 
 
@@ -16,7 +16,7 @@ class RowsForward(BatchedForward):
     depends on tokens to its right."""
 
     batching: ClassVar = Batching.ROWS
-    cost: ClassVar = "each row of a group computes the prompt again, and rows are padded to the longest of their pack"
+    cost: ClassVar = "each row computes again what it shares, and rows are padded to the longest of their pack"
 
     def inputs(self, pack: Pack) -> PackInputs:
         """Returns the trajectories of the pack as rows, the longest first."""
@@ -25,24 +25,21 @@ class RowsForward(BatchedForward):
         # by a token of its own, since some models treat certain tokens as absent
         indices = torch.stack([pad(row, (0, width - len(row)), value=int(row[-1])) for row in rows])
         places = torch.zeros(len(pack.input_ids), dtype=torch.int64)
-        for number, row in enumerate(rows):  # a prefix is in several rows with equal states; any is good
+        for number, row in enumerate(rows):  # prefixes are in several rows with equal states; any is good
             places[row] = number * width + torch.arange(len(row))
         return PackInputs(
             input_ids=self.on_device(pack.input_ids[indices]),
-            predictors=self.on_device(places[pack.predictors]),
-            **self.targets(pack),
+            **self.trained_tokens(pack, places),
             is_token=self.on_device(torch.arange(width) < torch.tensor([[len(row)] for row in rows])).flatten(),
             arguments={},
         )
 
 
 def unfolded_rows(segments: Sequence[Segment]) -> list[Tensor]:
-    """Returns the indices in the pack of the tokens of each trajectory: its prefix, if any, and its own segment."""
-    is_prefix = torch.zeros(segments[-1].end, dtype=torch.bool)
-    for segment in segments:
-        is_prefix[segment.prefix_begin : segment.prefix_end] = True
+    """Returns the indices in the pack of the tokens of each trajectory: its prefixes, if any, and its last segment."""
+    continued = {segment.prefix_end for segment in segments}
     return [
-        torch.cat([torch.arange(segment.prefix_begin, segment.prefix_end), torch.arange(segment.begin, segment.end)])
-        for segment in segments
-        if not is_prefix[segment.begin]
+        torch.cat([torch.arange(*bounds) for bounds in (*reversed(prefixes), (segment.begin, segment.end))])
+        for segment, prefixes in zip(segments, prefixes_of(segments), strict=True)
+        if segment.end not in continued
     ]

@@ -104,6 +104,8 @@ class Scorer(nn.Module):
         """Returns the scores of the pack's targets."""
         states = self._forward.states(self._run, inputs)
         scores = self.head(self.model.get_output_embeddings(), states, inputs, temperature)
+        if inputs.copies is not None:
+            scores = scores.select(inputs.copies)
         if not self._is_balancing:
             return scores
         passes, self._router_logits = self._router_logits, []

@@ -1,8 +1,9 @@
 """Batching `tree`: a segment continues the states of its prefix, which is computed once."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -15,27 +16,31 @@ from astraflow.trainer.engines.scoring.base import BatchedForward, PackInputs
 
 _ANEW = ("mamba", "falcon_mamba", "jamba", "zamba")
 """Types of models whose scan over several tokens ignores the state before them in transformers."""
-_MIN_TAIL = 2
-"""Tokens of a row that continues states: for one, layers would write them in place, which autograd refuses."""
+_MIN_TOKENS = 2
+"""Tokens of a row that continues states or is continued: for one, layers would write them in place, which autograd
+refuses."""
+
+_Ranges: TypeAlias = tuple[tuple[int, int], ...]
+"""Positions in the pack of the tokens of a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreePass:
-    """Forward pass over segments, each of them a row."""
+    """Forward pass over parts of trajectories, each of them a row."""
 
-    segments: tuple[Segment, ...]
+    rows: tuple[_Ranges, ...]
     parent: int | None = None
     """Index of the pass whose states the rows continue; None: they begin with their first token."""
     parent_rows: tuple[int, ...] = ()
     """Row of the parent that each row continues."""
     is_parent: bool = False
-    """True if other passes continue its states. Then its segments have one length."""
+    """True if other passes continue its states. Then its rows have one length."""
 
     @property
     def width(self) -> int:
         """Tokens of a row, padding included."""
-        longest = max(map(_length, self.segments))
-        return longest if self.parent is None else max(longest, _MIN_TAIL)
+        longest = max(map(_length, self.rows))
+        return longest if self.parent is None else max(longest, _MIN_TOKENS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +55,11 @@ class TreeInputs(PackInputs):
 
 
 class TreeForward(BatchedForward):
-    """Computes a shared prompt once, and lets the members of its group continue a copy of its states: keys and values,
-    convolutions and recurrences. Exact for models whose states a cache holds, gradients included."""
+    """Computes what trajectories share once, and continues copies of the states after it: keys and values, convolutions
+    and recurrences. Exact for models whose states a cache holds, gradients included."""
 
     batching: ClassVar = Batching.TREE
-    cost: ClassVar = "members of a group are padded, and prompts of each length are passes of their own"
+    cost: ClassVar = "members of a group are padded, and shared parts of each length are passes of their own"
 
     def obstacle(self) -> str | None:
         """Names states that a cache does not hold, or that the model does not continue."""
@@ -71,16 +76,19 @@ class TreeForward(BatchedForward):
         passes = tree_passes(pack.segments)
         places = torch.zeros(len(pack.input_ids), dtype=torch.int64)
         width = 0
+        indices = torch.full((sum(len(step.rows) * step.width for step in passes),), -1)
         for step in passes:
-            for segment in step.segments:
-                places[segment.begin : segment.end] = width + torch.arange(_length(segment))
+            for row in step.rows:
+                end = width
+                for bounds in row:
+                    begin, end = end, end + bounds[1] - bounds[0]
+                    indices[begin:end] = torch.arange(*bounds)
+                    places[slice(*bounds)] = torch.arange(begin, end)
                 width += step.width
-        ids = torch.zeros(width, dtype=torch.int64).index_put_((places,), pack.input_ids)
         return TreeInputs(
-            input_ids=self.on_device(ids[None]),
-            predictors=self.on_device(places[pack.predictors]),
-            **self.targets(pack),
-            is_token=self.on_device(torch.zeros(width, dtype=torch.bool).index_fill_(0, places, True)),
+            input_ids=self.on_device(pack.input_ids[indices.clamp(min=0)][None]),
+            **self.trained_tokens(pack, places),
+            is_token=self.on_device(indices >= 0),
             arguments={},
             passes=tuple(passes),
             parent_rows=tuple(self.on_device(torch.tensor(step.parent_rows, dtype=torch.int64)) for step in passes),
@@ -88,7 +96,7 @@ class TreeForward(BatchedForward):
 
     def states(self, run: RunModel, inputs: Any) -> Tensor:
         """Returns the model's results at the predictors, `[tokens, size]`. inputs: `TreeInputs`."""
-        sizes = [len(step.segments) * step.width for step in inputs.passes]
+        sizes = [len(step.rows) * step.width for step in inputs.passes]
         results: list[Tensor] = []
         caches: dict[int | None, StateCache] = {None: StateCache.empty(self.model)}
         for index, (step, flat) in enumerate(zip(inputs.passes, inputs.input_ids[0].split(sizes), strict=True)):
@@ -117,47 +125,68 @@ class TreeForward(BatchedForward):
         return aligned
 
 
-_Child: TypeAlias = tuple[int, Segment]
-"""Row of a pass, and a segment that continues it."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Node:
+    """Tokens that are computed together, and what continues the states after them."""
+
+    tokens: _Ranges
+    children: list["_Node"] = field(default_factory=list)
+
+
+_Child: TypeAlias = tuple[int, _Node]
+"""Row of a pass, and a node that continues it."""
 
 
 def tree_passes(segments: Sequence[Segment]) -> list[TreePass]:
     """Returns the passes over the segments of a pack; a parent comes before its children.
 
-    Prompts of one length share a pass, and so do the segments that continue them, where padding costs less than a pass.
+    Nodes of one length that continue one pass share a pass, and so do those that nothing continues, where padding costs
+    less than a pass.
     """
-    children: dict[tuple[int, int], list[Segment]] = defaultdict(list)
-    for segment in segments:
-        children[segment.prefix_begin, segment.prefix_end].append(segment)
-    roots = [segment for segment in segments if segment.prefix_begin == segment.prefix_end]
-    return _extended([], None, [(0, segment) for segment in roots], children)
-
-
-def _extended(
-    passes: list[TreePass],
-    parent: int | None,
-    rows: Sequence[_Child],
-    children: Mapping[tuple[int, int], Sequence[Segment]],
-) -> list[TreePass]:
-    """Adds the passes over rows that continue those of one pass, and over all that continue them."""
-    parents: dict[int, list[_Child]] = defaultdict(list)
-    leaves: list[_Child] = []
-    for child in rows:
-        is_parent = (child[1].begin, child[1].end) in children
-        (parents[_length(child[1])] if is_parent else leaves).append(child)
-    for members in parents.values():
-        passes.append(_pass(parent, members, is_parent=True))
-        further = [
-            (row, segment) for row, (_, member) in enumerate(members) for segment in children[member.begin, member.end]
-        ]
-        _extended(passes, len(passes) - 1, further, children)
-    passes += [_pass(parent, members) for members in _similar(leaves)]
+    passes: list[TreePass] = []
+    waiting: list[tuple[int | None, list[_Child]]] = [(None, [(0, root) for root in _roots(segments)])]
+    while waiting:
+        parent, rows = waiting.pop()
+        parents: dict[int, list[_Child]] = defaultdict(list)
+        leaves: list[_Child] = []
+        for child in rows:
+            (parents[_length(child[1].tokens)] if child[1].children else leaves).append(child)
+        for members in parents.values():
+            children = [(row, child) for row, (_, node) in enumerate(members) for child in node.children]
+            waiting.append((len(passes), children))
+            passes.append(_pass(parent, members, is_parent=True))
+        passes += [_pass(parent, members) for members in _similar(leaves)]
     return passes
+
+
+def _roots(segments: Sequence[Segment]) -> list[_Node]:
+    """Returns the nodes without parent: segments are divided where others continue them.
+
+    Where that would leave less than two tokens, these are computed again by what continues them.
+    """
+    cuts: dict[int, set[int]] = {segment.begin: set() for segment in segments}
+    for segment in segments:
+        if segment.prefix_end > segment.prefix_begin:
+            cuts[segment.prefix_begin].add(segment.prefix_end)
+    root = _Node(tokens=())
+    owners: dict[int, tuple[_Node, _Ranges]] = {}
+    """By end of a prefix: the node that is continued after it, and the tokens of the prefix that are not part of it."""
+    for segment in segments:
+        node, before = owners[segment.prefix_end] if segment.prefix_end > segment.prefix_begin else (root, ())
+        for begin, end in pairwise(sorted({segment.begin, *cuts[segment.begin], segment.end})):
+            tokens = (*before, (begin, end))
+            if end in cuts[segment.begin] and _length(tokens) < _MIN_TOKENS:
+                before = tokens
+            else:
+                node.children.append(child := _Node(tokens=tokens))
+                node, before = child, ()
+            owners[end] = (node, before)
+    return root.children
 
 
 def _pass(parent: int | None, members: Sequence[_Child], *, is_parent: bool = False) -> TreePass:
     return TreePass(
-        segments=tuple(segment for _, segment in members),
+        rows=tuple(node.tokens for _, node in members),
         parent=parent,
         parent_rows=() if parent is None else tuple(row for row, _ in members),
         is_parent=is_parent,
@@ -166,12 +195,12 @@ def _pass(parent: int | None, members: Sequence[_Child], *, is_parent: bool = Fa
 
 def _similar(rows: Sequence[_Child]) -> Iterator[Sequence[_Child]]:
     """Divides rows by length."""
-    rest = sorted(rows, key=lambda child: -_length(child[1]))
+    rest = sorted(rows, key=lambda child: -_length(child[1].tokens))
     while rest:
-        count = rows_of_one_pass([_length(segment) for _, segment in rest])
+        count = rows_of_one_pass([_length(node.tokens) for _, node in rest])
         yield rest[:count]
         rest = rest[count:]
 
 
-def _length(segment: Segment) -> int:
-    return segment.end - segment.begin
+def _length(ranges: _Ranges) -> int:
+    return sum(end - begin for begin, end in ranges)

@@ -27,22 +27,24 @@ CPU = torch.device("cpu")
 
 @st.composite
 def segments(draw: st.DrawFn) -> list[Segment]:
-    """Returns single rows, and groups with a prefix, short and long."""
+    """Returns trees of segments, short and long: rows, groups with a prompt, and branches of branches."""
     lengths = st.integers(1, 200) | st.integers(1, 6)
     drawn_segments: list[Segment] = []
-    end = 0
-    for _ in range(draw(st.integers(1, 4))):
-        members = draw(st.lists(lengths, min_size=1, max_size=4))
-        prefix = draw(st.sampled_from([0, 1, 5, 150]))
-        prefix_begin, prefix_end = (end, end + prefix) if prefix else (0, 0)
-        if prefix:
-            drawn_segments.append(Segment(begin=end, end=end + prefix))
-            end += prefix
-        for length in members:
-            drawn_segments.append(
-                Segment(begin=end, end=end + length, prefix_begin=prefix_begin, prefix_end=prefix_end)
-            )
-            end += length
+    for _ in range(draw(st.integers(1, 3))):
+        path: list[Segment] = []
+        for _ in range(draw(st.integers(1, 6))):
+            begin = drawn_segments[-1].end if drawn_segments else 0
+            prefix = (0, 0)
+            if path:  # continues one of these after some tokens, at most as many as the one before it
+                path = path[: draw(st.integers(1, len(path)))]
+                owner = path[-1]
+                others = [
+                    part.prefix_end for part in drawn_segments if part.prefix_begin == owner.begin < part.prefix_end
+                ]
+                prefix = (owner.begin, draw(st.integers(owner.begin + 1, min([owner.end, *others]))))
+            segment = Segment(begin=begin, end=begin + draw(lengths), prefix_begin=prefix[0], prefix_end=prefix[1])
+            drawn_segments.append(segment)
+            path.append(segment)
     return drawn_segments
 
 
@@ -62,16 +64,16 @@ def dense(
     scores of a key without a value that every query sees."""
     width = len(query)
     mask = torch.zeros(width, width, dtype=torch.bool)
+    positions = torch.zeros(width, dtype=torch.int64)
     for segment in segments:
-        own = slice(segment.begin, segment.end)
-        length = segment.end - segment.begin
+        own, length = slice(segment.begin, segment.end), segment.end - segment.begin
+        positions[own] = torch.arange(length)
+        if segment.prefix_end > segment.prefix_begin:  # sees what the last token of its prefix sees
+            mask[own] = mask[segment.prefix_end - 1]
+            positions[own] += positions[segment.prefix_end - 1] + 1
         mask[own, own] = torch.ones(length, length, dtype=torch.bool).tril()
-        prefix = segment.prefix_end - segment.prefix_begin
-        mask[own, segment.prefix_begin : segment.prefix_end] = True
-        if window is not None:
-            mask[own, own] &= torch.ones(length, length, dtype=torch.bool).triu(1 - window)
-            query_positions, keys = torch.arange(prefix, prefix + length), torch.arange(prefix)
-            mask[own, segment.prefix_begin : segment.prefix_end] &= query_positions[:, None] - keys < window
+    if window is not None:
+        mask &= positions[:, None] - positions < window
     if sinks is not None:
         repeats = query.shape[1] // key.shape[1]
         scores = torch.einsum("qhd,khd->hqk", query, key.repeat_interleave(repeats, dim=1)) * scale
