@@ -5,6 +5,8 @@ A cause that is not listed is shown as its word: `out_of_memory` as "out of memo
 
 from collections.abc import Mapping
 
+from astraflow.contract.learning_faults import LearningFault
+
 _REASONS = {
     "unmeasured": "no trainer step or no finished work has been measured yet",
     "switched_off": "autoscaling is off",
@@ -176,6 +178,7 @@ CAUSES: Mapping[str, str] = {
     **MISMATCHES,
     **{cause: f"the policy '{{policy}}' is not trained: {text}" for cause, text in STALLS.items()},
     **{cause: f"the evaluation '{{evaluation}}' does not run: {text}" for cause, text in _EVALUATION_STALLS.items()},
+    **{fault.value: f"{fault.headline}: {fault.evidence}" for fault in LearningFault},
 }
 """Template by `Record.cause`, which is rendered with the values of the record."""
 

@@ -220,6 +220,16 @@ class RecordKind(Enum):
         template="{error}",
         plural="checkpoints set aside",
     )
+    LEARNING_FAULT = _bad_policy(
+        "learning_fault",
+        "The examination of learning found a fault; see the run doctor for its threshold and remedy.",
+        template="{cause}",
+    )
+    LEARNING_FAULT_OVER = _policy(
+        "learning_fault_over",
+        "A fault of learning is no longer found.",
+        template="no longer: {cause}",
+    )
     PROMPT_UNUSABLE = _bad_flow(
         "prompt_unusable",
         "A row of the flow's dataset is no prompt, and was left out.",

@@ -51,6 +51,7 @@ from astraflow.dataflow.pool.registry import Node, NodeRegistry
 from astraflow.dataflow.reporting.binding_constraints import ConstraintMonitor, FlowRole
 from astraflow.dataflow.reporting.evaluation_constraints import EvaluationMonitor
 from astraflow.dataflow.reporting.health import HealthMonitor
+from astraflow.dataflow.reporting.learning_monitor import LearningMonitor
 from astraflow.dataflow.reporting.mismatch import mismatch_problems
 from astraflow.dataflow.reporting.recommender import Recommender
 from astraflow.dataflow.reporting.report import build_report
@@ -208,6 +209,7 @@ class Service:
         self._archive = archive
         self._history = History(journal, archive, seconds=config.history, minutes=config.history_minutes)
         self._health_monitor = HealthMonitor()
+        self._learning_monitor = LearningMonitor(run, archive)
         self._constraint_monitor = ConstraintMonitor(
             {
                 flow.id: FlowRole(
@@ -310,6 +312,7 @@ class Service:
             tasks.create_task(periodic(self._tick, every_s=TICK_S, clock=self._clock))
             tasks.create_task(DatasetFiller(self._run, self._nodes.results).work())
             tasks.create_task(GroupScorer(self._run, self._nodes.results).work())
+            tasks.create_task(self._learning_monitor.work())
             tasks.create_task(periodic(self._report, every_s=self._config.report_s, clock=self._clock))
 
     async def drain(self) -> None:
@@ -329,6 +332,7 @@ class Service:
             uptime_s=self._clock.now() - self._began_at,
             service_problems=self._own_problems(),
             recommendations=self._recommender.latest,
+            learning_faults=self._learning_monitor.latest,
         )
 
     def _own_problems(self) -> tuple[Record, ...]:

@@ -215,7 +215,7 @@ def _apply(spec: RuleSpec, event: Event, active: dict[str, str]) -> None:
         if spec.value in ("*", event.kind.value):
             active[event.subject] = render(event)
     elif spec.kind != DIAGNOSIS and spec.value in ("*", event.cause):
-        if event.kind is RecordKind.PROBLEM:
+        if event.kind in (RecordKind.PROBLEM, RecordKind.LEARNING_FAULT):
             active[event.subject] = render(event)
-        elif event.kind is RecordKind.PROBLEM_RESOLVED:
+        elif event.kind in (RecordKind.PROBLEM_RESOLVED, RecordKind.LEARNING_FAULT_OVER):
             active.pop(event.subject, None)

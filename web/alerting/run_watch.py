@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from astraflow.contract.fleet.pools import FleetStatus
+from astraflow.contract.record_kinds import Severity
 from astraflow.contract.records import render
 from astraflow.contract.reports.diagnosis import LimitingCause, diagnose
 from astraflow.contract.reports.report import Report
@@ -106,7 +107,11 @@ def record_texts(spec: RuleSpec, report: Report, fleet: FleetStatus | None, *, a
             if event.at > after and spec.value in ("*", event.kind.value)
         ]
     elif spec.kind == PROBLEM:
-        records = [(record.subject, render(record)) for record in report.problems if spec.value in ("*", record.cause)]
+        records = [
+            (record.subject, render(record))
+            for record in (*report.problems, *report.learning_faults)
+            if record.cause == spec.value or (spec.value == "*" and record.severity is not Severity.INFO)
+        ]
     else:
         records = [
             (diagnosis.policy, f"{diagnosis.headline}: {diagnosis.because}")

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
+from astraflow.contract.learning_faults import LearningFault
 from astraflow.contract.record_kinds import Severity
 from astraflow.contract.reports.diagnosis import LimitingCause
 from astraflow.contract.training_metrics import TRAINING_METRICS, training_metric
@@ -183,7 +184,7 @@ def option_groups(
     """Returns the series that can be chosen, by kind. listed: recorded subjects and values. causes: of problems of the
     followed runs. chosen: value of the field, which is an option even if it is not recorded."""
     pairs = [*listed, *((EVENT, kind.value) for kind in event_kinds()), (EVENT, "*"), (PROBLEM, "*")]
-    pairs += [(PROBLEM, cause) for cause in causes]
+    pairs += [(PROBLEM, cause) for cause in (*causes, *(fault.value for fault in LearningFault))]
     pairs += [(DIAGNOSIS, value) for value in (Severity.CRITICAL.value, Severity.WARNING.value)]
     pairs += [(DIAGNOSIS, f"{cause.stage.value}.{cause.value}") for cause in LimitingCause]
     subject, _, value = chosen.rpartition(":")

@@ -1,4 +1,5 @@
-"""`/`: overview of the run. `/events/{ordinal}`: one event. `/charts/{name}`: one chart with its table."""
+"""`/`: overview of the run. `/doctor`: faults of learning. `/events/{ordinal}`: one event. `/charts/{name}`: one chart
+with its table."""
 
 from typing import Annotated, Literal
 from urllib.parse import quote
@@ -16,6 +17,7 @@ from web.charts.version_lag import lag_table
 from web.components.events import EVENT_TOPICS
 from web.components.layout import page_selection
 from web.events.details import EventDetails, event_details
+from web.overview.doctor import doctor_view, fault_views
 from web.overview.learning_queries import LearningSource, load_learning
 from web.overview.views import chart_titles, overview, published_versions
 from web.requests import responses
@@ -125,6 +127,7 @@ async def show(
         learned=learned,
         step_samples=samples,
         step=step,
+        faults=fault_views(report, choice.policy),
         run_id=history.recorder.run_id,
         has_fleet=fleet.state.status is not None,
         samples=_samples(history, choice.policy),
@@ -158,11 +161,20 @@ async def show_learning(
         learned=learned,
         step_samples=samples,
         step=step,
+        faults=fault_views(report, stream.policy),
         run_id=source.history.recorder.run_id,
         policy=stream.policy,
         query=choice.query,
     )
     return responses.with_etag(request, fragment)
+
+
+@router.get("/doctor")
+@needs(Permission.READ)
+async def show_doctor(request: Request, pages: PagesDep, report: ReportDep) -> Response:
+    """Shows the faults of learning of all policies, and what else was looked for."""
+    frame = pages.layout(path="/doctor")
+    return pages.page(request, "overview/doctor.html", page="overview", layout=frame, view=doctor_view(report))
 
 
 @router.get("/events/{ordinal}")

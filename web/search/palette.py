@@ -46,6 +46,7 @@ def entries(viewer: Viewer, sources: PaletteSources) -> list[PaletteEntry]:
             for item in NAVIGATION
             if viewer.may(item.required_permission)
         ),
+        PaletteEntry(group="Page", label="Run doctor", href="/doctor"),
         *actions(viewer, sources),
         *(_pools(report)),
         *(_runs(sources)),

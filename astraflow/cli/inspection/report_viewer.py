@@ -18,8 +18,9 @@ from astraflow.cli.output import console as output_console
 from astraflow.cli.run_endpoints import RunEndpoint
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.learning_faults import LearningFault
 from astraflow.contract.record_kinds import Severity
-from astraflow.contract.records import render
+from astraflow.contract.records import fill, render
 from astraflow.contract.reports.diagnosis import LimitingCause, diagnose
 from astraflow.contract.reports.report import Event, NodeState, Report
 from astraflow.runtime import logs
@@ -64,7 +65,9 @@ def report_tables(report: Report, trends: Sequence[Trend] = ()) -> Group:
     course = [trend_table(trends)] if trends else []
     tables = [*course, _streams(report), _flows(report), _nodes(report), *evaluations]
     spaced = [part for table in tables for part in (table, Text(""))]
-    return Group(head, *simulated, *durability_notes, *_diagnoses(report), Text(""), *spaced, *events)
+    return Group(
+        head, *simulated, *durability_notes, *_diagnoses(report), *_learning_faults(report), Text(""), *spaced, *events
+    )
 
 
 async def _follow_live(endpoint: RunEndpoint, console: Console) -> None:
@@ -120,6 +123,19 @@ def _diagnoses(report: Report) -> list[Text]:
             style=_STYLES[diagnosis.severity],
         )
         for diagnosis in diagnoses
+    ]
+
+
+def _learning_faults(report: Report) -> list[Text]:
+    """Returns what is wrong with the learning of each policy, since when, and what to do."""
+    several = len(report.streams) > 1
+    return [
+        Text(
+            f"{f'{record.subject}: ' if several else ''}{render(record)} (since step {record.values['step']}); "
+            f"{fill(LearningFault(record.cause).remedy, record.values)}.",
+            style=_STYLES[record.severity],
+        )
+        for record in report.learning_faults
     ]
 
 

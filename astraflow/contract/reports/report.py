@@ -352,6 +352,8 @@ class Report:
     """Latest events, newest last."""
     problems: tuple[Record, ...] = ()
     """Problems that block the run or lose work now, each with its cause; empty when there is none."""
+    learning_faults: tuple[Record, ...] = ()
+    """Faults of learning (`LearningFault`), by policy, the most urgent first; each with the step of its begin."""
     is_durable: bool = True
     """False for a run without storage on disk: a restart of dataflow begins the run again."""
     held_bytes: int = 0

@@ -8,9 +8,9 @@ from astraflow.runtime.logs import get_logger
 
 log = get_logger()
 
-KINDS = ("report", "frame", "metrics", "row_written", "row_read")
+KINDS = ("report", "frame", "metrics", "row_written", "row_read", "examination")
 """`report`: the state at one time. `frame`: a report for a watcher. `metrics`: an answer to Prometheus.
-`row_written`, `row_read`: a row of the archive."""
+`row_written`, `row_read`: a row of the archive. `examination`: of the run's learning."""
 
 
 class Losses:

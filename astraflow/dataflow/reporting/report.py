@@ -42,6 +42,7 @@ def build_report(
     uptime_s: float,
     service_problems: tuple[Record, ...] = (),
     recommendations: tuple[PoolRecommendation, ...] = (),
+    learning_faults: tuple[Record, ...] = (),
 ) -> Report:
     """Returns all measurements at one time. `now` is monotonic, `wall` Unix seconds."""
     nodes = _with_oldest_sessions(tuple(_node_report(run, node, now=now) for node in run.registry.nodes()))
@@ -57,6 +58,7 @@ def build_report(
         nodes=nodes,
         events=run.events.latest(EVENTS_SHOWN),
         problems=(*run.problems(), *service_problems),
+        learning_faults=learning_faults,
         evaluations=tuple(report for evaluation in run.evaluations.values() for report in evaluation.reports()),
         weights=tuple(
             WeightsReport(policy=policy, versions=tuple(stream.history.published))

@@ -948,6 +948,7 @@ class Report(_message.Message):
     IS_WITHOUT_NODES_FIELD_NUMBER: _builtins.int
     PLUGIN_KINDS_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
+    LEARNING_FAULTS_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     sequence: _builtins.int
     at: _builtins.float
@@ -987,6 +988,10 @@ class Report(_message.Message):
 
     @_builtins.property
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Record]: ...
+    @_builtins.property
+    def learning_faults(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Record]:
+        """Faults of learning."""
+
     def __init__(
         self,
         *,
@@ -1010,10 +1015,11 @@ class Report(_message.Message):
         is_without_nodes: _builtins.bool = ...,
         plugin_kinds: _abc.Iterable[Global___PluginKind] | None = ...,
         problems: _abc.Iterable[_common_pb2.Record] | None = ...,
+        learning_faults: _abc.Iterable[_common_pb2.Record] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "completion", b"completion", "evaluations", b"evaluations", "events", b"events", "flows", b"flows", "held_bytes", b"held_bytes", "is_durable", b"is_durable", "is_without_nodes", b"is_without_nodes", "memory_bytes", b"memory_bytes", "nodes", b"nodes", "plugin_kinds", b"plugin_kinds", "pools", b"pools", "problems", b"problems", "recommendations", b"recommendations", "run", b"run", "sequence", b"sequence", "simulated", b"simulated", "streams", b"streams", "uptime_s", b"uptime_s", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "completion", b"completion", "evaluations", b"evaluations", "events", b"events", "flows", b"flows", "held_bytes", b"held_bytes", "is_durable", b"is_durable", "is_without_nodes", b"is_without_nodes", "learning_faults", b"learning_faults", "memory_bytes", b"memory_bytes", "nodes", b"nodes", "plugin_kinds", b"plugin_kinds", "pools", b"pools", "problems", b"problems", "recommendations", b"recommendations", "run", b"run", "sequence", b"sequence", "simulated", b"simulated", "streams", b"streams", "uptime_s", b"uptime_s", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

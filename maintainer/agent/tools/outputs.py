@@ -203,6 +203,8 @@ class ReportOutput(ToolModel):
     """Instances without a launch in the ledger. Count."""
     problems: list[ProblemView]
     """Current problems of the fleet service."""
+    learning_faults: list[ProblemView]
+    """Current faults of learning, the most urgent first: no change of the fleet mends them."""
 
 
 class NodeView(ToolModel):

@@ -39,6 +39,10 @@ def report_view(view_context: ViewContext, arguments: ReportInput, *, mode: Main
         pools_left_out=len(chosen) - len(shown),
         orphans=fleet.orphans,
         problems=[problem_view(record, view_context.names) for record in fleet.problems[:MOST_TROUBLES]],
+        learning_faults=[
+            problem_view(record, view_context.names)
+            for record in (snapshot.report.learning_faults[:MOST_TROUBLES] if snapshot.report is not None else ())
+        ],
     )
 
 

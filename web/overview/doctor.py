@@ -1,0 +1,65 @@
+"""Run doctor: faults of learning in the report, with their evidence, threshold and remedy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.learning_faults import LearningFault
+from astraflow.contract.record_kinds import Severity
+from astraflow.contract.records import fill
+from astraflow.contract.reports.report import Report
+
+TONES = {Severity.INFO: "", Severity.WARNING: "warn", Severity.CRITICAL: "bad"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultView:
+    """One fault of one policy."""
+
+    policy: PolicyId
+    tone: str
+    headline: str
+    evidence: str
+    threshold: str
+    remedy: str
+    step: int
+    """Step at which it was found first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorView:
+    """View model of the page."""
+
+    steps: int
+    """Training steps of all policies."""
+    faults: Sequence[FaultView]
+    absent: Sequence[LearningFault]
+    """Faults that are looked for and were not found."""
+
+
+def doctor_view(report: Report) -> DoctorView:
+    """Builds the view."""
+    present = {record.cause for record in report.learning_faults}
+    return DoctorView(
+        steps=sum(stream.training.steps for stream in report.streams),
+        faults=[view for stream in report.streams for view in fault_views(report, stream.policy)],
+        absent=[fault for fault in LearningFault if fault.value not in present],
+    )
+
+
+def fault_views(report: Report, policy: PolicyId) -> list[FaultView]:
+    """Returns the faults of a policy, the most urgent first. Unknown ones of a newer dataflow are left out."""
+    known = {fault.value: fault for fault in LearningFault}
+    return [
+        FaultView(
+            policy=policy,
+            tone=TONES[record.severity],
+            headline=known[record.cause].headline,
+            evidence=fill(known[record.cause].evidence, record.values),
+            threshold=fill(known[record.cause].threshold, record.values),
+            remedy=fill(known[record.cause].remedy, record.values),
+            step=int(record.values.get("step", 0)),
+        )
+        for record in report.learning_faults
+        if record.subject == policy and record.cause in known
+    ]
