@@ -40,7 +40,7 @@ def table(seeds: range) -> str:
         "| fault | found where it is | found where it nearly is | other faults in these healthy runs |",
         "|---|---|---|---|",
     ]
-    found, nearly = 0, 0
+    recalled, nearly = 0, 0
     for fault in LearningFault:
         hits = sum(fault.value in causes(FAULTY[fault], seed) for seed in seeds)
         false = [causes(NEARLY[fault], seed) for seed in seeds]
@@ -48,9 +48,9 @@ def table(seeds: range) -> str:
         others = Counter(cause for of_run in false for cause in of_run - {fault.value})
         listed = ", ".join(f"{cause} {count}" for cause, count in others.items()) or "0"
         lines.append(f"| {fault.value} | {hits} of {len(seeds)} | {wrong} of {len(seeds)} | {listed} |")
-        found, nearly = found + hits, nearly + wrong
+        recalled, nearly = recalled + hits, nearly + wrong
     total = len(LearningFault) * len(seeds)
-    lines.append(f"| all | {found / total:.1%} | {nearly / total:.1%} | |")
+    lines.append(f"| all | {recalled / total:.1%} | {nearly / total:.1%} | |")
     sick = [seed for seed in range(seeds.start, seeds.start + 200) if causes(healthy, seed)]
     lines.append(f"\nHealthy runs with a fault: {len(sick)} of 200")
     return "\n".join(lines)

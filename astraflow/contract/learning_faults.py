@@ -168,15 +168,6 @@ class LearningFault(Enum):
         remedy="lower `max_staleness` or the updates per batch; or take a loss for stale rollouts, such as "
         "`decoupled_ppo`",
     )
-    MISMATCHED = _Facts(
-        "mismatched",
-        _WARNING,
-        "Engine and trainer disagree",
-        evidence="on rows of the trainer's own version they differ by {k3:.2g} nats a token, and {sample_size:.0%} of "
-        "the samples count",
-        threshold="from {limit:.2g} nats: the gradient is that of another policy than the one that wrote the answers",
-        remedy="add a correction (`corrections`, `centering`), or serve with the trainer's precision",
-    )
     ROLLOUTS_STALE = _Facts(
         "rollouts_stale",
         _WARNING,

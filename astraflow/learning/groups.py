@@ -146,8 +146,8 @@ def tool_checks(facts: LearningFacts) -> Found:
     calls, failed = 0.0, 0.0
     failing: Counter[str] = Counter()
     for rollout in facts.trained:
-        made, errors = _calls(rollout)
-        calls, failed = calls + made, failed + errors
+        of_rollout, errors = _calls(rollout)
+        calls, failed = calls + of_rollout, failed + errors
         if errors:
             failing.update({name.removeprefix("tool_calls."): int(count) for name, count in _tools(rollout)})
     if calls >= ENOUGH_CALLS and failed >= FAILED_CALLS * calls:

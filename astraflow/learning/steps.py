@@ -18,7 +18,6 @@ MOST_SPIKES = 2
 SKIP_STEPS = 20
 STUCK_SHARE = 1e-5
 CLIPPED_SHARE = 0.3
-MISMATCH_NATS = 0.02
 STALE_NATS = 0.1
 TRUNCATED_SHARE = 0.3
 LENGTH_FACTOR = 2.5
@@ -93,7 +92,8 @@ def _stuck_weights(facts: LearningFacts) -> Found:
 
 
 def correction_checks(facts: LearningFacts) -> Found:
-    """Yields mismatch, staleness and clipping beyond what the loss corrects."""
+    """Yields staleness and clipping beyond what the loss corrects; a mismatch of engine and trainer is a problem of the
+    run, which names its cause."""
     course = facts.course
     if len(course) < WINDOW:
         return
@@ -101,10 +101,6 @@ def correction_checks(facts: LearningFacts) -> Found:
     clipped = course.latest("clip_fraction")
     if clipped is not None and clipped >= CLIPPED_SHARE:
         yield LearningFault.CLIPPED, {"share": clipped, "staleness": staleness, "limit": CLIPPED_SHARE}
-    k3 = course.latest("mismatch_k3")
-    if k3 is not None and k3 >= MISMATCH_NATS:
-        sample_size = course.latest("mismatch_sample_size") or 0.0
-        yield LearningFault.MISMATCHED, {"k3": k3, "sample_size": sample_size, "limit": MISMATCH_NATS}
     kl = course.latest("kl_behaviour")
     if kl is not None and kl >= STALE_NATS and staleness >= 1:
         yield LearningFault.ROLLOUTS_STALE, {"kl": kl, "staleness": staleness, "limit": STALE_NATS}

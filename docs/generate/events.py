@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from astraflow.contract.learning_faults import LearningFault
 from astraflow.contract.record_kinds import RecordKind, Topic
 from docs.generate.page import Page, table
 
@@ -13,6 +14,14 @@ def _body() -> Iterator[str]:
     yield "\n## Decisions\n"
     decisions = [kind for kind in RecordKind if kind.is_decision]
     yield from table(("kind", "subject", "recorded when", "text"), map(_decision_row, decisions))
+    yield "\n## Faults of learning\n"
+    yield from table(
+        ("fault", "severity", "evidence", "threshold", "what to do"),
+        (
+            (f"`{fault.value}`: {fault.headline}", fault.severity.value, fault.evidence, fault.threshold, fault.remedy)
+            for fault in LearningFault
+        ),
+    )
     yield "\n## Topics\n"
     yield from table(
         ("topic", "kinds"),

@@ -28,8 +28,10 @@ LOSSES = (0.1, 1 / 3, -5e-324, 1e17 + 2.0, math.pi)
 """Values that only a float64 represents."""
 
 
-async def train(service: Service, losses: tuple[float, ...], *, first: int = 0) -> None:
-    """Makes a step with each of these losses, from batches of two groups of two."""
+async def train(
+    service: Service, losses: tuple[float, ...], *, first: int = 0, metrics: Mapping[str, float] | None = None
+) -> None:
+    """Makes a step with each of these losses, from batches of two groups of two. metrics: more of each step."""
     node = (await service.nodes.join(facts("producer"))).node
     for number, loss in enumerate(losses, start=first):
         batch = None
@@ -37,7 +39,7 @@ async def train(service: Service, losses: tuple[float, ...], *, first: int = 0) 
             lease = await service.nodes.lease(node, 4, wait_s=0.5)
             await service.nodes.push(node, [episode(task) for task in lease.tasks])
             batch = await service.trainer().pull_batch(version=Version(number), wait_s=0.5)
-        await service.trainer().report_step(report(number, {"loss": loss}))
+        await service.trainer().report_step(report(number, {"loss": loss, **(metrics or {})}))
 
 
 def report(number: int, metrics: Mapping[str, float]) -> StepReport:

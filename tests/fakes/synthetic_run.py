@@ -13,6 +13,7 @@ from typing import Any
 
 from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
+from astraflow.contract.learning_faults import LearningFault
 from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.plugins import PlannedPlugins
 from astraflow.contract.record_kinds import RecordKind
@@ -116,6 +117,7 @@ class SyntheticRun:
             nodes=nodes,
             events=() if is_history else self.events(sequence)[-64:],
             problems=self.problems,
+            learning_faults=(repeated_answers(self.policies[0]),),
             evaluations=tuple(reversed(self.rounds(sequence, limit=2))),
             weights=tuple(self._weights(policy, sequence) for policy in self.policies),
             recommendations=(_advice(self.began_at, sequence),) if sequence >= 5 else (),
@@ -684,6 +686,17 @@ def _sampled_group(members: list[SampledTrajectory]) -> SampledGroup:
 
 
 _JOINED = {"name": "a", "pool": "local", "engine": "scripted"}
+
+
+def repeated_answers(policy: str) -> Record:
+    """Returns a fault whose text the policy wrote."""
+    return Record(
+        kind=RecordKind.LEARNING_FAULT,
+        subject=policy,
+        cause=LearningFault.ANSWERS_REPEAT.value,
+        severity=LearningFault.ANSWERS_REPEAT.severity,
+        values={"step": 12, "share": 0.8, "answers": 400, "prompts": 50, "answer": "'<b>yes</b>'", "limit": 0.5},
+    )
 
 
 def text_record(kind: RecordKind, subject: str, text: str) -> Record:

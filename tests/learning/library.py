@@ -274,7 +274,6 @@ FAULTY: Mapping[LearningFault, Case] = {
         r, flat(r, 0.4, 0.03), published_changed_elements=np.abs(r.normal(2, 1, STEPS))
     ),
     LearningFault.CLIPPED: lambda r: facts_of(r, clip_fraction=np.clip(r.normal(0.45, 0.05, STEPS), 0, 1)),
-    LearningFault.MISMATCHED: lambda r: facts_of(r, mismatch_k3=np.abs(r.normal(0.08, 0.02, STEPS))),
     LearningFault.ROLLOUTS_STALE: lambda r: facts_of(r, kl_behaviour=np.abs(r.normal(0.3, 0.08, STEPS))),
     LearningFault.POLICY_STOPPED: lambda r: facts_of(
         r,
@@ -368,7 +367,6 @@ NEARLY: Mapping[LearningFault, Case] = {
     LearningFault.UPDATES_SKIPPED: lambda r: facts_of(r, skipped=(np.arange(STEPS) == STEPS - 5).astype(float)),
     LearningFault.WEIGHTS_STUCK: lambda r: facts_of(r, published_changed_elements=np.abs(r.normal(400, 50, STEPS))),
     LearningFault.CLIPPED: lambda r: facts_of(r, clip_fraction=np.clip(r.normal(0.15, 0.03, STEPS), 0, 1)),
-    LearningFault.MISMATCHED: lambda r: facts_of(r, mismatch_k3=np.abs(r.normal(0.005, 0.002, STEPS))),
     LearningFault.ROLLOUTS_STALE: lambda r: facts_of(r, kl_behaviour=np.abs(r.normal(0.03, 0.01, STEPS))),
     LearningFault.POLICY_STOPPED: lambda r: facts_of(r, others={PolicyId("critic"): _other(r)}),
     LearningFault.TRUNCATED: lambda r: facts_of(

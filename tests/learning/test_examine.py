@@ -20,18 +20,18 @@ def test_the_library_has_every_fault() -> None:
 @pytest.mark.parametrize("fault", LearningFault, ids=lambda fault: fault.value)
 def test_a_fault_is_found_where_it_is_and_not_where_it_nearly_is(fault: LearningFault) -> None:
     for seed in SEEDS:
-        found = {record.cause: record for record in examine(FAULTY[fault](np.random.default_rng(seed)))}
-        assert fault.value in found
-        text = render(found[fault.value])
+        records = {record.cause: record for record in examine(FAULTY[fault](np.random.default_rng(seed)))}
+        assert fault.value in records
+        text = render(records[fault.value])
         assert "?" not in text
         assert text.startswith(fault.headline)
-        assert found[fault.value].severity is fault.severity
+        assert records[fault.value].severity is fault.severity
         assert fault.value not in [record.cause for record in examine(NEARLY[fault](np.random.default_rng(seed)))]
 
 
 def test_healthy_runs_have_no_fault() -> None:
-    found = [record.cause for seed in range(12) for record in examine(healthy(np.random.default_rng(seed)))]
-    assert len(found) <= 1
+    causes = [record.cause for seed in range(12) for record in examine(healthy(np.random.default_rng(seed)))]
+    assert len(causes) <= 1
 
 
 def test_a_fault_that_stays_keeps_its_first_step() -> None:

@@ -64,14 +64,14 @@ class LearningMonitor:
             earlier=self._known,
             is_learned=completion is not None and completion.has_learned,
         )
-        found = await self._archive.read(examine)
+        records = await self._archive.read(examine)
         self._steps = steps
-        self._update(found)
+        self._update(records)
 
-    def _update(self, found: tuple[Record, ...]) -> None:
-        """Takes over the faults that were found, keeps those that are absent for a short time, and records changes."""
+    def _update(self, records: tuple[Record, ...]) -> None:
+        """Takes over the faults of an examination, keeps those that are absent for a short time, records changes."""
         before = {_key(record): record for record in self._known}
-        present = {_key(record): record for record in found}
+        present = {_key(record): record for record in records}
         for key, record in present.items():
             if key not in before:
                 self._run.events.add_record(record)
@@ -83,7 +83,7 @@ class LearningMonitor:
                 del self._absent[key]
             elif key not in present:
                 kept.append(record)
-        self._known, self._has_figures = (*found, *kept), True
+        self._known, self._has_figures = (*records, *kept), True
         self._run.journal.touch()
 
     def state_dict(self) -> dict[str, Json]:

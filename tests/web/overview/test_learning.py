@@ -8,6 +8,7 @@ import pytest
 
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
+from astraflow.contract.learning_faults import LearningFault
 from astraflow.contract.reports.queries import (
     GroupPage,
     GroupQuery,
@@ -183,6 +184,23 @@ async def test_without_a_fleet_the_first_screen_leads_with_learning(web: Running
     assert page.one(".diagnosis-headline").tag == "h2"
     assert parsed(part).one("#samples-title").numbers == page.one("#samples-title").numbers
     assert (odd.status_code, wrong.status_code) == (200, 200)
+
+
+async def test_faults_of_learning_stand_below_the_headline_and_on_the_page_of_the_run_doctor(web: RunningWeb) -> None:
+    async with web.logged_in() as client:
+        await recorded(web, client)
+        first_screen = parsed(await client.get("/?policy=solver"))
+        doctor = parsed(await client.get("/doctor"))
+        report = (await client.get("/api/v1/report")).json()
+
+    (fault,) = first_screen.one(".learning-faults").all("li")
+    evidence = "80% of the latest 400 answers to 50 prompts are one text: '<b>yes</b>'"
+    assert (fault["data-tone"], fault.one("bdi").text, fault.has("b")) == ("warn", evidence, False)
+    (shown,) = doctor.all("article.fault")
+    assert shown.one("h2").text == LearningFault.ANSWERS_REPEAT.headline
+    assert shown.all("dd")[0].text == evidence
+    assert len(doctor.one(".absent-faults").all("li")) == len(LearningFault) - 1
+    assert [fault["cause"] for fault in report["learning_faults"]] == ["answers_repeat"]
 
 
 async def test_with_a_fleet_capacity_leads(pages: RunningWeb) -> None:

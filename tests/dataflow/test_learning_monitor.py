@@ -1,0 +1,71 @@
+"""Faults of learning: found from the archive of a running service, recorded once, and kept over a restart."""
+
+from pathlib import Path
+
+import pytest
+
+from astraflow.contract.record_kinds import RecordKind, Severity
+from astraflow.contract.records import Record
+from astraflow.contract.reports.queries import EventQuery
+from astraflow.dataflow.reporting import learning_monitor
+from tests.dataflow.running import Service, config, running
+from tests.dataflow.test_training_steps import train
+
+pytestmark = pytest.mark.anyio
+
+KINDS = (RecordKind.LEARNING_FAULT, RecordKind.LEARNING_FAULT_OVER)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning_monitor, "EVERY_S", 0.05)
+    monkeypatch.setattr(learning_monitor, "MOST_SHARE", 1.0)
+
+
+async def faults_of(service: Service, *causes: str) -> tuple[Record, ...]:
+    """Waits for exactly these faults in the report."""
+    async for report in service.control.watch_report():
+        if {fault.cause for fault in report.learning_faults} == set(causes):
+            return report.learning_faults
+    raise AssertionError("the service ended")
+
+
+async def events_of(service: Service) -> list[tuple[RecordKind, str, object]]:
+    page = await service.control.events(EventQuery(kinds=KINDS))
+    return [(event.kind, event.cause, event.values["step"]) for event in page.events]
+
+
+async def test_a_fault_is_reported_and_recorded_once_over_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skipping = {"skipped": 1.0}
+    async with running(tmp_path, config(max_staleness=99)) as service:
+        await train(service, (0.5,) * 3, metrics=skipping)
+        (fault,) = await faults_of(service, "updates_skipped")
+        assert (fault.subject, fault.severity) == ("solver", Severity.CRITICAL)
+        began = fault.values["step"]
+    async with running(tmp_path, config(max_staleness=99)) as service:
+        await train(service, (0.5,), first=3, metrics=skipping)
+        (fault,) = await faults_of(service, "updates_skipped")
+        assert (fault.values["step"], fault.values["skipped"]) == (began, 4)
+        assert await events_of(service) == [(RecordKind.LEARNING_FAULT, "updates_skipped", began)]
+        monkeypatch.setattr("astraflow.learning.steps.SKIP_STEPS", 1)
+        for number in range(4, 4 + learning_monitor.ABSENT_TIMES):
+            await train(service, (0.5,), first=number, metrics={})
+            await faults_of(service, *(() if number == 3 + learning_monitor.ABSENT_TIMES else ("updates_skipped",)))
+        assert (await events_of(service))[0] == (RecordKind.LEARNING_FAULT_OVER, "updates_skipped", began)
+
+
+async def test_a_failing_check_ends_neither_the_examinations_nor_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> tuple[Record, ...]:
+        raise RuntimeError("a check failed")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(learning_monitor, "examine_archive", fails)
+        async with running(tmp_path, config(max_staleness=99)) as service:
+            await train(service, (0.5,) * 3, metrics={"skipped": 1.0})
+            await faults_of(service)
+            broken.undo()
+            await faults_of(service, "updates_skipped")
