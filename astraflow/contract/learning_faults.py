@@ -7,6 +7,7 @@ commands, alerts and the maintainer show these records, and none judges the figu
 
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
+from typing import Any
 
 from astraflow.contract.record_kinds import Severity
 
@@ -285,7 +286,9 @@ class LearningFault(Enum):
     remedy: str
     _value_: str
 
-    def __new__(cls, facts: _Facts) -> "LearningFault":
+    def __new__(
+        cls, facts: Any
+    ) -> "LearningFault":  # the type that mypy expects where a fault is looked up by its code
         """Makes the code the value of the member, and the other facts its attributes."""
         member = object.__new__(cls)
         member._value_ = facts.code
