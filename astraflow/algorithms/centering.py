@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from astraflow.algorithms.tokens import TokenData, TokenScores
-from astraflow.contract.errors import InvalidInput
 
 _MIN_TAIL = 1e-6
 """Smallest probability of the tail under the trainer that divides: below it, the head is all there is."""
@@ -41,15 +40,14 @@ class Drift:
 
 
 def score_drift(scores: TokenScores, tokens: TokenData, weights: Weights) -> Drift:
-    """Returns the drift of each token; 0 where no head was recorded.
+    """Returns the drift of each token; 0 where no head was recorded, as of rows from before a change of the loss.
 
     weights: those of the loss with the token's advantage, for candidates in place of the sampled token.
     """
     if scores.top_logprobs is None or tokens.top_logprobs is None:
-        raise InvalidInput(
-            "cannot center scores: the batch has no most likely tokens of the engine; use nodes whose engines record "
-            "them, or set centering = 0",
-            code="algorithm.no_top_tokens",
+        nothing = torch.zeros_like(tokens.behaviour_logprobs)
+        return Drift(
+            gain=nothing, head_mass=nothing, size=nothing, is_outside=torch.ones_like(nothing, dtype=torch.bool)
         )
     is_recorded = tokens.top_logprobs.isfinite() & (scores.top_logprobs > _LEAST_LOGPROB)
     engine = tokens.top_logprobs.where(is_recorded, 0.0)

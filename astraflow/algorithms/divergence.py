@@ -26,7 +26,7 @@ def corrected_divergence(log_ratio: Tensor, weights: Tensor) -> Tensor:
     tensor([0.0000, 0.0000, 0.3863])
     """
     left = bounded_exp(log_ratio) - weights - weights * log_ratio + torch.xlogy(weights, weights)
-    return left.where(weights > 0, 0.0)
+    return left.clamp(min=0).where(weights > 0, 0.0)
 
 
 def kl(logprobs: Tensor, reference: Tensor, *, estimator: KlEstimator) -> Tensor:

@@ -81,7 +81,7 @@ _REASONS = {
 
 _EXPORT_HINT = "the run continues without it; `astraflow set-aside RUN` lists and exports it"
 
-_CENTERING = "use a loss with `centering = 8` and the correction `tis`, and raise max_mismatch"
+_CENTERING = "use a loss with `centering = 8` (column `top_tokens`) and the correction `tis`, and raise max_mismatch"
 _COMPUTED = "[, engines in {engines}][, trainer in {trainer}]"
 
 MISMATCHES = {
@@ -94,7 +94,7 @@ MISMATCHES = {
     + _COMPUTED
     + " ({k3:.2g} nats per token of samples); "
     + _CENTERING
-    + " (column `top_tokens`), or give both one precision",
+    + ", or give both one precision",
     "mismatch_sampled": "engines agree with the trainer on the probe, within {probe:.2g} nats, and not on what they "
     "sample ({k3:.2g} nats per token): compare temperature, penalties and chat template",
     "mismatch_unexplained": "both give other probabilities to the same tokens, in both directions ({k3:.2g} nats per "

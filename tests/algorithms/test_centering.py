@@ -10,7 +10,6 @@ from torch import Tensor
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.tokens import BatchStatistics, RowData, SingleRank, TokenData, TokenScores
 from astraflow.contract.errors import InvalidInput
-from tests.errors import raises_code
 
 VOCABULARY = 12
 TIS = {"kind": "tis", "cap": 1.5}
@@ -159,10 +158,12 @@ def test_a_step_reports_the_head_and_the_size_of_what_is_subtracted(corrections:
         assert float(sums["centering_size"]) == pytest.approx(float(size))
 
 
-def test_a_batch_without_recorded_heads_is_refused() -> None:
+def test_a_batch_from_before_centering_is_trained_as_it_is() -> None:
     logits, engine, _ = distributions(3)
-    with raises_code(InvalidInput, "algorithm.no_top_tokens"):
-        mean_gradient({"kind": "reinforce", "centering": 8}, logits, engine, 1.0, None)
+    with_and_without = [
+        mean_gradient({"kind": "reinforce", "centering": centering}, logits, engine, 1.0, None) for centering in (8, 0)
+    ]
+    assert torch.equal(*with_and_without)
 
 
 def test_a_loss_with_one_ratio_for_each_trajectory_cannot_be_centred() -> None:

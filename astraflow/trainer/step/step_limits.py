@@ -1,4 +1,5 @@
-"""Limits that end training without a result: engine and trainer disagree, or no step changes the weights.
+"""Limits that end training without a result: engine and trainer disagree, no step changes the weights, or engines do
+not record what the loss needs.
 
 The mismatch is measured by node, so that the logprobs of one node neither stop nor spoil training.
 """
@@ -100,12 +101,18 @@ MAX_SKIPPED_STEPS = 10
 """Consecutive steps without any update after which training ends. One alone may be an outlier."""
 
 
+MAX_UNRECORDED_STEPS = 30
+"""Consecutive steps without a recorded head, although the loss needs it, after which training ends. Batches that were
+recorded before a change of the loss are fewer: nodes that cannot record are refused when they join."""
+
+
 class StepLimits:
     """Counts the consecutive steps that count as failed. A restart resets the counts."""
 
     def __init__(self, algorithm: AlgorithmConfig) -> None:
         self._mismatch = NodeMismatch(algorithm)
         self._skipped_steps = 0
+        self._unrecorded_steps = 0
 
     @property
     def excluded_nodes(self) -> frozenset[str]:
@@ -125,4 +132,11 @@ class StepLimits:
                 f"cannot go on training: the last {self._skipped_steps} steps changed no weight, because loss or "
                 "gradient was not a finite number; check own rewards, advantages and losses, or lower learning_rate",
                 code="trainer.not_finite",
+            )
+        self._unrecorded_steps = self._unrecorded_steps + 1 if metrics.get("outside_head", 0.0) >= 1 else 0
+        if self._unrecorded_steps >= MAX_UNRECORDED_STEPS:
+            raise InvalidInput(
+                f"cannot center scores: no row of the last {self._unrecorded_steps} steps has the most likely tokens "
+                "of the engine; use nodes whose engines record them, or set centering = 0",
+                code="algorithm.no_top_tokens",
             )

@@ -13,7 +13,7 @@ from astraflow.algorithms.tokens import RowData, TokenData
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.runtime.config.base import Config
 from astraflow.trainer.step.plugin_errors import checked_rows, plugin_errors
-from astraflow.trainer.step.step_limits import MAX_SKIPPED_STEPS
+from astraflow.trainer.step.step_limits import MAX_SKIPPED_STEPS, MAX_UNRECORDED_STEPS
 from tests.errors import raises_code
 from tests.trainer.backends.test_local import batch, local
 
@@ -112,6 +112,15 @@ def test_training_ends_after_too_many_steps_without_an_update() -> None:
         assert backend.step(batch(step))["skipped"] == 1
     with raises_code(InvalidInput, "trainer.not_finite"):
         backend.step(batch(MAX_SKIPPED_STEPS))
+
+
+def test_training_with_centering_ends_after_too_many_steps_without_a_recorded_head() -> None:
+    backend = local({"loss": {"kind": "reinforce", "centering": 4}})
+
+    for step in range(1, MAX_UNRECORDED_STEPS):
+        assert backend.step(batch(step))["outside_head"] == 1
+    with raises_code(InvalidInput, "algorithm.no_top_tokens"):
+        backend.step(batch(MAX_UNRECORDED_STEPS))
 
 
 @pytest.mark.parametrize("problem", [torch.OutOfMemoryError("full"), MemoryError(), Unavailable("gone", code="x.gone")])

@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 
 from astraflow.raas.engines.local.parameters import StagedTensor
 
-WeightForm: TypeAlias = Literal["exact", "int8", "int4"]
+WeightForm: TypeAlias = Literal["exact", "int8", "int4", "int3"]
 
-_LEVELS = {"int8": 127, "int4": 7}
+_LEVELS = {"int8": 127, "int4": 7, "int3": 3}
 _GROUP = 32
 """Adjacent inputs of an output that share a scale."""
 
