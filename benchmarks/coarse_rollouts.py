@@ -97,7 +97,7 @@ def table(outcomes: list[Outcome], *, steps: int) -> str:
 
 
 def plots(outcomes: Sequence[Outcome]) -> dict[str, str]:
-    """Returns pictures by file name: reward, and divergence before and after correction, as means over the seeds."""
+    """Returns pictures by file name: reward, and divergence before correction, as means over the seeds."""
     by_variant = {
         variant: [outcome for outcome in outcomes if outcome.variant == variant]
         for variant in dict.fromkeys(outcome.variant for outcome in outcomes)
@@ -106,13 +106,13 @@ def plots(outcomes: Sequence[Outcome]) -> dict[str, str]:
         Curve(name=variant, points=tuple(_smoothed([list(enumerate(run.rewards, 1)) for run in runs])))
         for variant, runs in by_variant.items()
     ]
-    left = [
-        Curve(name=variant, points=tuple(_smoothed([run.corrected for run in runs])))
+    divergence = [
+        Curve(name=variant, points=tuple(_smoothed([run.divergence for run in runs])))
         for variant, runs in by_variant.items()
     ]
     return {
         "coarse-rewards.svg": line_plot(rewards, x_label="step", y_label="reward, mean of 10 steps and of the seeds"),
-        "coarse-divergence.svg": line_plot(left, x_label="step", y_label="divergence that the weights leave, nats"),
+        "coarse-divergence.svg": line_plot(divergence, x_label="step", y_label="kl_behaviour, nats per token"),
     }
 
 

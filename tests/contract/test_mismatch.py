@@ -18,7 +18,7 @@ FILTERED = {"mismatch_k3": 0.05, "mismatch_cut": 0.0, "mismatch_mass": 0.87, "mi
         (FILTERED, 1e-6, "mismatch_filtered", "87%"),
         (FILTERED, None, "mismatch_filtered", "`support`"),
         (ROUNDED, 1.3, "mismatch_coarse", "1.3 nats on the probe, engines in weights of few bits, trainer in float32"),
-        (ROUNDED, 1.3, "mismatch_coarse", "`centering = 8` (column `top_tokens`) and the correction `tis`"),
+        (ROUNDED, 1.3, "mismatch_coarse", "`centering = 8` (column `top_tokens`)"),
         (ROUNDED, 0.1, "mismatch_sampled", "within 0.1 nats"),
         (ROUNDED | {"balance_loss": 2.0}, 1.3, "mismatch_routed", "`experts`"),
         (ROUNDED, None, "mismatch_unexplained", "2% of them"),
