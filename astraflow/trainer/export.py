@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +25,45 @@ from astraflow.trainer.checkpoints import finished_checkpoints, read_manifest
 from astraflow.trainer.engines.adapters import base_root
 from astraflow.trainer.engines.optimizers import WEIGHT_PREFIX
 from astraflow.trainer.model_preparation import prepare_model
-from astraflow.weights.adapters import DOWN_SUFFIX, PEFT_CONFIG, PEFT_PREFIX, PEFT_WEIGHTS, UP_SUFFIX, peft_config
+from astraflow.weights.adapters import (
+    DOWN_SUFFIX,
+    MAX_LOST,
+    PEFT_CONFIG,
+    PEFT_PREFIX,
+    PEFT_WEIGHTS,
+    UP_SUFFIX,
+    peft_config,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written."""
+
+    version: Version
+    lost_share: float | None = None
+    """Root mean square of what rounding removed of the adapters' change, over that of the change; None without a sum
+    of adapters and their base."""
 
 
 def export_checkpoint(
-    checkpoint: Path, folder: Path, *, version: int | None = None, adapters_only: bool = False
-) -> Version:
+    checkpoint: Path,
+    folder: Path,
+    *,
+    version: int | None = None,
+    adapters_only: bool = False,
+    rounds_sum: bool = False,
+    accepts_loss: bool = False,
+) -> Exported:
     """Writes configuration, tokenizer and weights of a checkpoint to a new folder, which `from_pretrained` loads.
 
     checkpoint: a folder `step-N`, or a folder of them, of which `version` is exported, by default the newest. The
-    weights are the masters rounded as for publishing; adapters are added to their base; tensors of the source that no
-    model computes with are copied. adapters_only: writes adapters
-    alone, in the format of peft. Returns the version.
-    Raises: InvalidInput when the folder is not empty, or the checkpoint has no weights of a model or, for
-    `adapters_only`, no adapters; CorruptData.
+    weights are the masters rounded as for publishing; tensors of the source that no model computes with are copied.
+    Adapters are added to their base in float32, in which the model is then written: the sum in the published type loses
+    most of a young adapter. adapters_only: writes adapters alone, in the format of peft. rounds_sum: writes the sum in
+    the published type, if rounding removes at most `MAX_LOST` of the adapters' change or with `accepts_loss`.
+    Raises: InvalidInput when the folder is not empty, the checkpoint has no weights of a model or, for `adapters_only`,
+    no adapters, or rounding removes more; CorruptData.
     """
     source = _find(checkpoint, version)
     manifest = read_manifest(source)
@@ -59,8 +85,7 @@ def export_checkpoint(
             f"cannot export the adapters of {str(source)!r}: its trainer trains whole models; export the model",
             code="export.no_adapters",
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
+    if folder.exists() and any(folder.iterdir()):
         raise InvalidInput(
             f"cannot export to {str(folder)!r}: it is not empty; give a new folder", code="export.folder_in_use"
         )
@@ -69,14 +94,38 @@ def export_checkpoint(
         master = masters.read(f"{WEIGHT_PREFIX}{name}")
         for part in parameter_parts:
             rounded[part.name] = _rounded(part.of(master), Dtype(published[part.name]))
+    number, lost_share = Version(manifest["step"]), None
     if record is not None and adapters_only:
+        folder.mkdir(parents=True, exist_ok=True)
         write_peft_folder(folder, model, record, rounded)
-    else:
-        if record is not None:
-            rounded = merged_weights(model, record, rounded, Dtype(next(iter(published.values()))))
-        models.build(model).write_server_files(folder)
-        write_tensors(folder / "model.safetensors", {**rounded, **_kept_tensors(models.build(model))})
-    return Version(manifest["step"])
+        return Exported(version=number)
+    if record is not None:
+        dtype = Dtype(next(iter(published.values())))
+        rounded, lost_share = merged_weights(model, record, rounded, dtype, rounds_sum=rounds_sum)
+        _check_loss(source, lost_share, accepts_loss=accepts_loss)
+    folder.mkdir(parents=True, exist_ok=True)
+    models.build(model).write_server_files(folder)
+    if record is not None and not rounds_sum:
+        _set_type(folder / "config.json", "float32")
+    write_tensors(folder / "model.safetensors", {**rounded, **_kept_tensors(models.build(model))})
+    return Exported(version=number, lost_share=lost_share)
+
+
+def _check_loss(checkpoint: Path, lost_share: float, *, accepts_loss: bool) -> None:
+    if lost_share > MAX_LOST and not accepts_loss:
+        raise InvalidInput(
+            f"cannot round the sum of the adapters of {str(checkpoint)!r} and their base: {lost_share:.0%} of the "
+            f"adapters' change would be lost, where {MAX_LOST:.0%} are allowed; export without --rounded (float32), or "
+            "with --adapters-only, or accept the loss with --force",
+            code="export.lossy_sum",
+        )
+
+
+def _set_type(file: Path, dtype: str) -> None:
+    """Sets the type in which the model is loaded, in its configuration."""
+    config = json.loads(file.read_text())
+    config.pop("torch_dtype", None)  # the name in releases before transformers 5
+    file.write_text(json.dumps({**config, "dtype": dtype}, indent=2))
 
 
 def _published_parts(published: Collection[str], masters: WholeTensors, model: Mapping[str, Any]) -> PublishedParts:
@@ -114,12 +163,17 @@ def _find(checkpoint: Path, version: int | None) -> Path:
 
 @torch.no_grad()
 def merged_weights(
-    model: Mapping[str, Any], record: AdapterRecord, adapters: Mapping[str, Tensor], dtype: Dtype
-) -> dict[str, Tensor]:
-    """Returns the whole weights: base plus adapters, summed in float32 and rounded once to the published type.
+    model: Mapping[str, Any],
+    record: AdapterRecord,
+    adapters: Mapping[str, Tensor],
+    dtype: Dtype,
+    *,
+    rounds_sum: bool = False,
+) -> tuple[dict[str, Tensor], float]:
+    """Returns the whole weights, base plus adapters in float32, and the share of the change that rounding removed.
 
-    model: spec of the base. adapters: as published, by name. Raises: InvalidInput when the model's weights are not the
-    base of the adapters.
+    model: spec of the base. adapters: as published, by name. rounds_sum: weights have the published type.
+    Raises: InvalidInput when the model's weights are not the base of the adapters.
     """
     loaded = models.build(model).load(prepare_model(model))
     weights = {**named_weights(loaded), **kept_buffers(loaded)}
@@ -135,13 +189,19 @@ def merged_weights(
         for name, published in parts.items()
         for part in published
     }
+    if not rounds_sum:
+        rounded = {name: value.float() if value.is_floating_point() else value for name, value in rounded.items()}
+    change, lost = 0.0, 0.0
     for name in adapters:
         if name.endswith(DOWN_SUFFIX):
             stem = name.removesuffix(DOWN_SUFFIX)
             down, up = adapters[name].float(), adapters[stem + UP_SUFFIX].float()
-            whole = rounded[f"{stem}.weight"].float().addmm_(up, down, alpha=record.scale)
-            rounded[f"{stem}.weight"] = whole.to(torch_dtype_of(dtype))
-    return rounded
+            base = rounded[f"{stem}.weight"]
+            whole = base.float().addmm(up, down, alpha=record.scale)
+            rounded[f"{stem}.weight"] = whole.to(base.dtype)
+            change += float((whole - base).double().square().sum())
+            lost += float((whole - rounded[f"{stem}.weight"]).double().square().sum())
+    return rounded, (lost / change) ** 0.5 if change else 0.0
 
 
 def _kept_tensors(source: ModelSource) -> dict[str, Tensor]:

@@ -23,6 +23,10 @@ PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PEFT_PREFIX = "base_model.model."
 """Before the names of tensors in a folder in the format of peft."""
 _WEIGHT = ".weight"
+
+MAX_LOST = 0.1
+"""Share of the adapters' change that rounding their sum with the base may remove: a node warns above it, and an export
+refuses."""
 _POLICY, _VERSION, _ROOT, _SCALE = "adapter.base", "adapter.base_version", "adapter.base_root", "adapter.scale"
 
 

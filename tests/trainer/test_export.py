@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from astraflow.cli.main import app
 from astraflow.contract.errors import CorruptData, InvalidInput
-from astraflow.contract.ids import PolicyId
+from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.values import Json
 from astraflow.contract.weights import Dtype
 from astraflow.models import models
@@ -30,7 +30,7 @@ from astraflow.trainer.backends.shards import local_shards
 from astraflow.trainer.backends.state.files import CapturedFiles, write_numbers
 from astraflow.trainer.backends.state.sharded import INDEX, joined_index, shard_file, shard_index
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
-from astraflow.trainer.export import export_checkpoint
+from astraflow.trainer.export import Exported, export_checkpoint
 from tests.errors import raises_code
 from tests.make_torch import published_weights
 from tests.snapshots import snapshot_of
@@ -103,7 +103,7 @@ def assert_published_bits(folder: Path, masters: Mapping[str, Tensor]) -> None:
 
 def test_transformers_loads_the_bits_of_the_published_version(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
     store = saved(tmp_path / "checkpoints", masters)
-    assert export_checkpoint(store.folder, tmp_path / "model") == 2
+    assert export_checkpoint(store.folder, tmp_path / "model") == Exported(version=Version(2))
     assert_published_bits(tmp_path / "model", masters)
     text = "answer 42"
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
@@ -112,7 +112,7 @@ def test_transformers_loads_the_bits_of_the_published_version(tmp_path: Path, ma
 
 def test_a_checkpoint_can_be_exported_by_its_folder(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
     store = saved(tmp_path / "checkpoints", masters)
-    assert export_checkpoint(store.folder / "step-00000001", tmp_path / "model") == 1
+    assert export_checkpoint(store.folder / "step-00000001", tmp_path / "model").version == 1
 
 
 def test_the_shards_of_ranks_are_joined(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
@@ -180,12 +180,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
 
 
 def test_adapters_are_exported_merged_or_alone_with_equal_logits(tmp_path: Path, trained: Checkpoints) -> None:
-    assert export_checkpoint(trained.folder, tmp_path / "model") == 2
+    assert export_checkpoint(trained.folder, tmp_path / "model") == Exported(version=Version(2), lost_share=0.0)
     result = CliRunner().invoke(
         app, ["export", "--adapters-only", str(trained.folder), str(tmp_path / "adapters")], catch_exceptions=False
     )
     assert result.exit_code == 0, result.output
-    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="float32")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto")
+    assert merged.dtype == torch.float32
     base = models.build(MODEL).architecture()
     with torch.no_grad():
         for parameter in base.parameters():
@@ -199,7 +200,24 @@ def test_adapters_are_exported_merged_or_alone_with_equal_logits(tmp_path: Path,
         difference = (merged(input_ids=ids).logits - logits).abs().max()
     assert (tmp_path / "model" / "tokenizer.json").exists()
     assert not (tmp_path / "adapters" / "model.safetensors").exists()
-    assert difference < 0.05 * (logits - before).abs().max()  # the sum of base and adapters is rounded to bf16
+    assert difference <= 1e-5
+    assert (logits - before).abs().max() > 0.1
+
+
+def test_a_rounded_sum_that_loses_much_of_the_adapters_is_refused_unless_forced(tmp_path: Path) -> None:
+    young = backends.build({"kind": "local", "learning_rate": 1e-5, "lora": {"rank": 4}}, MODEL, {}, seed=0)
+    young.step(batch(1))
+    published = {name: dtype.value for name, (dtype, _) in young.published_shapes.items()}
+    store = checkpoints(tmp_path / "checkpoints", {})
+    store.save(progress(2), young.capture().write, published=published)
+    with raises_code(InvalidInput, "export.lossy_sum"):
+        export_checkpoint(store.folder, tmp_path / "model", rounds_sum=True)
+    assert not (tmp_path / "model").exists()
+    forced = export_checkpoint(store.folder, tmp_path / "model", rounds_sum=True, accepts_loss=True)
+    assert forced.lost_share is not None
+    assert forced.lost_share > 0.5
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto")
+    assert exported.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(

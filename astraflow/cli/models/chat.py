@@ -114,7 +114,7 @@ def _prepared(request: ChatRequest, scratch: Path) -> _Chat:
         fetched_files(request.source)
         return _plain_chat(fetched_folder(request.source), request.source, request, chat_options)
     checkpoints = find_checkpoints(request.source, request.policy)
-    version = export_checkpoint(checkpoints.folder, scratch / "model", version=request.version)
+    version = export_checkpoint(checkpoints.folder, scratch / "model", version=request.version).version
     workflow = checkpoints.workflow_options()
     trained = {name: workflow[name] for name in ChatOptions.model_fields if name in workflow}
     has_turns = workflow.get("kind") != "single_turn"

@@ -29,10 +29,16 @@ def export(
     adapters_only: Annotated[
         bool, typer.Option("--adapters-only", help="Write the adapters without their base, for PeftModel.")
     ] = False,
+    rounded: Annotated[
+        bool, typer.Option("--rounded", help="Write base plus adapters in the published type instead of float32.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --rounded: however much of the adapters is lost.")
+    ] = False,
 ) -> None:
     """Write the model of a checkpoint in Hugging Face format, with exactly the weights of its published version.
 
-    Adapters (LoRA) are added to their base.
+    Adapters (LoRA) are added to their base, in float32: rounded sums lose most of young adapters.
 
     For example: astraflow export runs/reverse model
     """
@@ -40,8 +46,11 @@ def export(
     from astraflow.trainer.export import export_checkpoint
 
     checkpoints = find_checkpoints(source, policy).folder
-    written = export_checkpoint(checkpoints, folder, version=version, adapters_only=adapters_only)
-    typer.echo(f"version {written} is in {folder}")
+    written = export_checkpoint(
+        checkpoints, folder, version=version, adapters_only=adapters_only, rounds_sum=rounded, accepts_loss=force
+    )
+    lost = f"; rounding lost {written.lost_share:.2g} of the adapters' change" if written.lost_share is not None else ""
+    typer.echo(f"version {written.version} is in {folder}{lost}")
 
 
 def chat(

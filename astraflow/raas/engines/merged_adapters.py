@@ -7,7 +7,7 @@ import numpy as np
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Dtype, TensorSpec
-from astraflow.weights.adapters import AdaptedWeight, AdapterBinding, adapted_weights, read_adapter_binding
+from astraflow.weights.adapters import MAX_LOST, AdaptedWeight, AdapterBinding, adapted_weights, read_adapter_binding
 from astraflow.weights.tensors import (
     Buffer,
     VerifiedWeights,
@@ -19,9 +19,6 @@ from astraflow.weights.transfer.transfer_application import Changes
 
 if TYPE_CHECKING:
     import torch
-
-MAX_LOST = 0.1
-"""Share of the adapters' change that may be lost by rounding without a warning."""
 
 _MAX_PATCHED_SHARE = 1 / 8
 """Largest share of changed elements that is written as a patch; above, whole tensors are cheaper."""

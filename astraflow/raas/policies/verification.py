@@ -12,10 +12,10 @@ from astraflow.raas.engines.logprob_mismatch import (
     measure_logprob_mismatch,
     mismatch_message,
 )
-from astraflow.raas.engines.merged_adapters import MAX_LOST
 from astraflow.raas.policies.reprefill_check import ReprefillSample
 from astraflow.raas.policies.served_policies import ServedPolicy
 from astraflow.runtime.logs import get_logger
+from astraflow.weights.adapters import MAX_LOST
 
 log = get_logger()
 
