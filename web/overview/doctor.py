@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.learning_faults import LearningFault
 from astraflow.contract.record_kinds import Severity
-from astraflow.contract.records import fill
+from astraflow.contract.records import Record, fill
 from astraflow.contract.reports.report import Report
 
 TONES = {Severity.INFO: "", Severity.WARNING: "warn", Severity.CRITICAL: "bad"}
@@ -55,11 +55,16 @@ def fault_views(report: Report, policy: PolicyId) -> list[FaultView]:
             policy=policy,
             tone=TONES[record.severity],
             headline=known[record.cause].headline,
-            evidence=fill(known[record.cause].evidence, record.values),
-            threshold=fill(known[record.cause].threshold, record.values),
-            remedy=fill(known[record.cause].remedy, record.values),
+            evidence=_text(known[record.cause].evidence, record),
+            threshold=_text(known[record.cause].threshold, record),
+            remedy=_text(known[record.cause].remedy, record),
             step=int(record.values.get("step", 0)),
         )
         for record in report.learning_faults
         if record.subject == policy and record.cause in known
     ]
+
+
+def _text(template: str, record: Record) -> str:
+    """Returns a text without the marks of code, which are for terminals and documents."""
+    return fill(template.replace("`", ""), record.values)
