@@ -37,7 +37,9 @@ def reward_checks(facts: LearningFacts) -> Found:
     if fall > FELL_SHARE * spread and fall > 5 * noise and best_step < course.steps[-1].step - WINDOW:
         yield LearningFault.REWARD_FELL, {"best": best_reward, "best_step": best_step, "reward": change.after}
     is_moving = change.is_clear or best_reward - change.before > FELL_SHARE * spread
-    if len(course) >= STALLED_STEPS and not is_moving and not facts.is_mostly_rewarded and not facts.is_learned:
+    has_spread = len({rollout.reward for rollout in facts.trained}) > 1
+    is_expected_to_move = has_spread and not facts.is_mostly_rewarded and not facts.is_learned
+    if len(course) >= STALLED_STEPS and is_expected_to_move and not is_moving:
         yield (
             LearningFault.REWARD_STALLED,
             {"before": change.before, "reward": change.after, "steps": len(course), "limit": STALLED_STEPS},
