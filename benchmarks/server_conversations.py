@@ -1,10 +1,10 @@
 """Conversations over the servers of one node: turns where their prefix is, against the server with the fewest requests.
 
-    python -m benchmarks.server_conversations sglang [--servers 2] [--episodes 24] [--turns 8] [--cache-gib 1]
+    python -m benchmarks.server_conversations sglang [--servers 2] [--episodes 12] [--turns 8] [--cache-gib 0.5]
 
 Needs an installed environment (`astraflow engines install`). All episodes run at once, those of a group with the same
-first prompt. Each turn is the whole conversation so far and 80 new tokens, and 8 to 40 tokens are generated; a tool
-takes some time before the next one (exponential, `--tool-s`). Before each run a load of weights empties the caches.
+first prompt. Each turn is the whole conversation so far and 80 new tokens, and 4 to 12 tokens are generated, such as a
+call of a tool, which takes some time before the next turn (exponential). Before each run a load empties the caches.
 Alternating; prompt tokens that the servers computed, by their own metrics, times of a turn, and the requests that left
 their prefix.
 """
@@ -28,7 +28,7 @@ from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.prefix_affinity import PrefixAffinity, ServerState
 from tests import make_torch
 
-USER, ANSWER = 80, (8, 41)
+USER, ANSWER = 80, (4, 13)
 """Tokens before each further turn, and the range of those of an answer."""
 MODEL = {
     **make_torch.TINY,
@@ -119,12 +119,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=("sglang", "vllm"))
     parser.add_argument("--servers", type=int, default=2)
-    parser.add_argument("--episodes", type=int, default=24)
+    parser.add_argument("--episodes", type=int, default=12)
     parser.add_argument("--group", type=int, default=1, help="episodes with the same first prompt")
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--prompt-tokens", type=int, default=1500)
-    parser.add_argument("--tool-s", type=float, default=0.2, help="mean time of a tool before a turn")
-    parser.add_argument("--cache-gib", type=float, default=1.0, help="cache of each server")
+    parser.add_argument("--tool-s", type=float, default=1.0, help="mean time of a tool before a turn")
+    parser.add_argument("--cache-gib", type=float, default=0.5, help="cache of each server")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
