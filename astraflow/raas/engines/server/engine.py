@@ -100,9 +100,7 @@ class ServerEngine:
 
     @property
     def _dtype(self) -> str:
-        if self.options.dtype != "auto":
-            return self.options.dtype
-        return "float32" if self.environment.device == "cpu" else "auto"
+        return self.options.dtype_on(self.environment.device)
 
     async def start(self) -> None:
         """Starts the servers; returns when all are up. Raises: Unavailable, InvalidInput."""

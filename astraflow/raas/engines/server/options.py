@@ -31,7 +31,8 @@ class ServerOptions(Config):
     expert_parallel: Annotated[bool, SettableBy.AGENT] = False
     """Distributes whole experts over the devices instead of splitting each."""
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], SettableBy.AGENT] = "auto"
-    """Type of the served weights; `auto`: float32 on a CPU, the type of the model on a GPU."""
+    """Type of the served weights; `auto`: float32 on a CPU (bfloat16 with rounded weights), the type of the model on a
+    GPU."""
     weights: Annotated[Literal["exact", "fp8", "int4"], SettableBy.AGENT] = "exact"
     """Weights of linear layers as they are published, or rounded by the server at each load, after the node has
     verified them: to FP8 with a scale for each output, and activations with one for each token (`fp8`, vLLM only). Set
@@ -80,10 +81,18 @@ class ServerOptions(Config):
     not_rounded: ClassVar[Mapping[str, str]] = {"int4": _NO_INT4}
     """Values of `weights` that the server does not support, and why."""
 
+    def dtype_on(self, device: str) -> str:
+        """Returns the type of the served weights on `cpu` or `cuda`; `auto`: that of the model."""
+        if self.dtype != "auto" or device != "cpu":
+            return self.dtype
+        return "float32" if self.weights == "exact" else "bfloat16"
+
     @model_validator(mode="after")
     def _check_weights(self) -> Self:
         if reason := self.not_rounded.get(self.weights):
             raise ValueError(f"weights = {self.weights!r} is not supported: {reason}")
+        if self.weights != "exact" and self.dtype == "float32":
+            raise ValueError(f"weights = {self.weights!r} needs a dtype of 16 bits; leave out dtype = 'float32'")
         if any(argument.partition("=")[0] == "--quantization" for argument in self.arguments):
             raise ValueError(
                 "arguments cannot contain --quantization: the node must know that weights are rounded; set `weights`"

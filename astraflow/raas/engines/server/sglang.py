@@ -89,7 +89,7 @@ class SglangDialect:
     ) -> Launch:
         """Returns the command that starts a server. Weights are placeholders until the first load."""
         is_cpu = environment.device == "cpu"
-        dtype = "float32" if options.dtype == "auto" and is_cpu else options.dtype
+        dtype = options.dtype_on(environment.device)
         flags: dict[str, str | None] = {
             "--model-path": str(model),
             "--served-model-name": MODEL_NAME,

@@ -80,7 +80,7 @@ class VllmDialect:
     ) -> Launch:
         """Returns the command that starts a server. Weights are placeholders until the first load."""
         is_cpu = environment.device == "cpu"
-        dtype = "float32" if options.dtype == "auto" and is_cpu else options.dtype
+        dtype = options.dtype_on(environment.device)
         self._vocabulary = vocabulary_size(model)
         self._max_candidates = min(MAX_WIDTH + _TIES, self._vocabulary)
         flags: dict[str, str | None] = {

@@ -113,6 +113,7 @@ def test_every_option_changes_the_command_line(dialect: Dialect) -> None:
         {"patch": "always"},
         {"unknown": 1},
         {"weights": "int4"},
+        {"weights": "fp8", "dtype": "float32"},
         {"arguments": ("--quantization", "awq")},
         {"arguments": ("--quantization=awq",)},
     ],
@@ -125,6 +126,7 @@ def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
 def test_vllm_rounds_weights_to_fp8_at_each_load_and_sglang_refuses_it_with_the_reason() -> None:
     dialect = vllm.VllmDialect()
     assert value(launch(dialect, CUDA, weights="fp8"), "--quantization") == "fp8_per_channel"
+    assert value(launch(dialect, CPU, weights="fp8"), "--dtype") == "bfloat16"
     assert "--quantization" not in launch(dialect, CUDA).argv
     assert dialect.can_patch(CUDA, ServerOptions())
     assert not dialect.can_patch(CUDA, ServerOptions(weights="fp8")), "its elements are not those of the version"
