@@ -42,7 +42,7 @@ FILTERS: tuple[dict[str, Any], ...] = (
     {"top_p": 0.6},
     {"top_k": 5, "temperature": 2.0},
     {"min_p": 0.3},
-    {"top_p": 0.6, "top_k": 100, "with_support": True},
+    {"top_p": 0.6, "top_k": 128, "with_support": True},
     {"top_k": 5, "with_support": True, "top_tokens": 0},
 )
 KILLED_NODE = """
