@@ -38,7 +38,8 @@ class PrefixAffinity:
     The next turn of an episode begins with the turn before it, and the episodes of a group with the same prompt, so
     both go where their prefix is. Requests that a server has more than the one with the fewest count against it, each
     as much as `REQUEST_TOKENS`, and it is not preferred while it leads too far or its cache is full: the request moves
-    to another server, which then knows the prefix too.
+    to another server, which then knows the prefix too. Of equal servers the one that remembers least is chosen, so that
+    episodes with slow tools fill all caches.
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,8 @@ class PrefixAffinity:
         chosen = max(
             preferred or servers,
             key=lambda server: (
-                known.get(server.number, 0) - REQUEST_TOKENS * server.in_flight if preferred else -server.in_flight
+                known.get(server.number, 0) * bool(preferred) - REQUEST_TOKENS * server.in_flight,
+                -len(self._known.get(server.number, ())),
             ),
         )
         self._add(chosen.number, marks)

@@ -97,6 +97,13 @@ def test_a_request_moves_from_a_full_cache_and_from_a_server_that_is_gone() -> N
     assert (other.moves, other.lost_tokens) == (1, len(first))
 
 
+def test_idle_servers_share_the_texts_so_that_all_caches_are_used() -> None:
+    affinity = PrefixAffinity()
+    numbers = [affinity.choose(text(), servers(0, 0, 0)) for _ in range(9)]
+
+    assert sorted(numbers) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
 def test_when_all_caches_are_full_the_load_decides() -> None:
     affinity, first = PrefixAffinity(), text()
     affinity.add(0, first)
