@@ -223,6 +223,13 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "Share of trained tokens that are dropped because the engine recorded no finite log-probability.",
         ),
         (
+            "kept_tokens",
+            "Kept tokens",
+            MetricUnit.TOKENS,
+            "Mean number of tokens that could be sampled in place of a filtered one, over which the trainer "
+            "renormalises.",
+        ),
+        (
             "head_mass",
             "Recorded probability",
             MetricUnit.SHARE,

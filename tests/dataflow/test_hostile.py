@@ -168,6 +168,48 @@ def with_arrays(tokens: list[int], logprobs: list[float]) -> bytes:
     return message.SerializeToString()
 
 
+def with_columns(*columns: tuple[str, int, np.ndarray[Any, Any]]) -> bytes:
+    """Adds columns of these names and widths to a push with the sampled tokens 3 to 7."""
+    message = pb.PushRequest.FromString(built())
+    for name, width, array in columns:
+        message.trajectories.token_columns.add(name=name, width=width)
+        message.arrays += array.tobytes()
+    return message.SerializeToString()
+
+
+TOP = ("top_tokens", 1, np.ones(5, "<i4"))
+BAD_COLUMNS = [
+    ("unknown", with_columns(("routes", 1, np.ones(5, "<i4")))),
+    ("unknown", with_columns(("support", 0, np.ones(0, "<i4")))),
+    ("unknown", with_columns(*[("support", 1, np.arange(3, 8, dtype="<i4"))] * 2)),
+    ("wrong_shape", with_columns(TOP)),
+    ("invalid_id", with_columns(("support", 1, np.full(5, -2, "<i4")))),
+    ("invalid_logprob", with_columns(TOP, ("top_logprobs", 1, np.full(5, np.nan, "<f2")))),
+    ("invalid_logprob", with_columns(TOP, ("top_logprobs", 1, np.full(5, 0.1, "<f2")))),
+    ("invalid_temperature", with_columns(("temperature", 1, np.full(5, np.inf, "<f4")))),
+    ("lacks_sampled", with_columns(("support", 1, np.arange(4, 9, dtype="<i4")))),
+]
+
+
+async def test_a_push_with_columns_that_no_sampler_has_is_refused_completely(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        node = (await service.nodes.join(facts())).node
+        await service.nodes.lease(node, 4, wait_s=2)
+        before = await service.control.report()
+        stranger = Stranger(service.link.channel)
+        for code, body in BAD_COLUMNS:
+            problem = await stranger.send("Push", body)
+            assert isinstance(problem, InvalidInput)
+            assert problem.code == f"token_column.{code}"
+        cut = await stranger.send("Push", with_columns(("support", 2, np.arange(3, 8, dtype="<i4"))))
+        assert isinstance(cut, InvalidInput)
+        assert cut.code == "trajectory.invalid", "fewer bytes than the widths say"
+        await unchanged(service, before)
+        good = with_columns(("support", 1, np.arange(3, 8, dtype="<i4")))
+        assert await stranger.send("Push", good) is None
+        await works(service)
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [

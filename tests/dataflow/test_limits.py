@@ -61,6 +61,10 @@ def candidates(last: int) -> TokenColumns:
     return {TokenColumn.TOP_TOKENS: tokens, TokenColumn.TOP_LOGPROBS: np.full((5, 1), -1, "<f2")}
 
 
+def kept(other: int) -> TokenColumns:
+    return {TokenColumn.SUPPORT: np.array([[token, other] for token in trajectory().tokens[-5:]], "<i4")}
+
+
 def logprobs(last: float) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.array([-0.5, 0.0, -999.0, 9e-4, last], np.float32)
 
@@ -91,6 +95,7 @@ CASES: list[tuple[str | None, tuple[Trajectory, ...]]] = [
     ("token_id", (trajectory(tokens=ids(2**31 - 1)),)),
     ("token_id", (trajectory(tokens=ids(-1)),)),
     ("token_id", (trajectory(token_columns=candidates(100)),)),
+    ("token_id", (trajectory(token_columns=kept(100)),)),
     ("token_id", (trajectory(tokens=ids(-(2**31))),)),
     ("token_id", (trajectory(), trajectory(tokens=ids(100)))),
     (None, (shaped(80 + EXTRA_TOKENS - 10, 10),)),

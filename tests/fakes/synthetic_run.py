@@ -609,6 +609,7 @@ METRICS = {
     "mismatch_sample_size": (0.999, 0.98, 0.002),
     "mismatch_cut": (0.0, 0.0, 0.0),
     "kl_corrected": (0.0, 4e-4, 0.2),
+    "kept_tokens": (6.0, 4.0, 0.05),
     "head_mass": (0.93, 0.98, 0.005),
     "outside_head": (0.05, 0.02, 0.2),
     "centering_share": (0.01, 0.03, 0.2),

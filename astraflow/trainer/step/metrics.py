@@ -3,7 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from astraflow.contract.batches import Batch, Rows
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import NO_VERSION
 from astraflow.trainer.step.runner import StepResult
 from astraflow.trainer.step.shares import Plan
@@ -46,6 +49,9 @@ def step_metrics(
         **result.seconds,
         **_centering_share(result.token_means),
     }
+    kept_tokens = (columns.token_columns.get(TokenColumn.SUPPORT, np.empty((0, 1))) >= 0).sum(1)
+    if kept_tokens.any():
+        metrics["kept_tokens"] = float(kept_tokens[kept_tokens > 0].mean())
     if plan.teacher_s is not None:
         metrics["teacher_s"] = plan.teacher_s
     if peak_flops is not None:

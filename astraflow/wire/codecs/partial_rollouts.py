@@ -42,7 +42,7 @@ def decode_partial_rollout(message: pb.PartialRollout) -> PartialRollout:
 def encode_recorded_generation(recorded: RecordedGeneration) -> pb.RecordedGeneration:
     """Recorded generation -> message."""
     generation = recorded.generation
-    entries, arrays = encode_columns(generation.columns)
+    entries, arrays = encode_columns([(generation.columns, len(generation.tokens))])
     return pb.RecordedGeneration(
         policy=recorded.policy,
         request=recorded.request,

@@ -1,6 +1,6 @@
 """Codec of columns of tokens: entries with their names and widths, and one block of bytes with their arrays."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from astraflow.contract.rollouts.token_columns import (
     ColumnArray,
     TokenColumn,
     TokenColumns,
+    aligned_parts,
     check_columns,
 )
 from astraflow.contract.rollouts.trajectories import Int32Array
@@ -17,11 +18,13 @@ from astraflow.wire.codecs.frames import Arrays
 from astraflow.wire.pb import common_pb2 as pb
 
 
-def encode_columns(columns: TokenColumns) -> tuple[list[pb.TokenColumn], list[ColumnArray]]:
-    """Columns -> entries, and their arrays in the same order."""
-    ordered = {column: columns[column] for column in TokenColumn if column in columns}
-    entries = [pb.TokenColumn(name=column.value, width=array.shape[1]) for column, array in ordered.items()]
-    return entries, [np.ascontiguousarray(array, dtype=column.dtype) for column, array in ordered.items()]
+def encode_columns(parts: Sequence[tuple[TokenColumns, int]]) -> tuple[list[pb.TokenColumn], list[ColumnArray]]:
+    """Columns of adjacent parts, each with its number of tokens -> entries, and their arrays in the same order, part by
+    part."""
+    kinds = [column for column in TokenColumn if any(column in columns for columns, _ in parts)]
+    arrays = {column: aligned_parts(column, parts) for column in kinds}
+    entries = [pb.TokenColumn(name=column.value, width=own[0].shape[1]) for column, own in arrays.items()]
+    return entries, [np.ascontiguousarray(array, column.dtype) for column, own in arrays.items() for array in own]
 
 
 def columns_size(entries: Iterable[pb.TokenColumn], *, tokens: int) -> int:

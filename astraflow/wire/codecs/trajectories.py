@@ -9,7 +9,7 @@ import numpy as np
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import MAX_VERSION, PolicyId
-from astraflow.contract.rollouts.token_columns import ColumnArray, TokenColumns, joined_columns
+from astraflow.contract.rollouts.token_columns import ColumnArray, TokenColumns
 from astraflow.contract.rollouts.trajectories import (
     NO_VERSION,
     Extremes,
@@ -94,7 +94,7 @@ class _Encoder:
 
     def message(self) -> tuple[pb.Trajectories, list[ColumnArray]]:
         indices = {policy: index for index, policy in enumerate(dict.fromkeys(self._policies))}
-        entries, arrays = encode_columns(joined_columns(self._token_columns))
+        entries, arrays = encode_columns(self._token_columns)
         message = pb.Trajectories(
             policies=indices,
             policy_indices=[indices[policy] for policy in self._policies],

@@ -12,6 +12,7 @@ from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.weights import Dtype
 from astraflow.trainer.engines.base import ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.local import LocalEngine
@@ -213,6 +214,18 @@ def test_metrics_count_flops_once_for_each_shared_prompt() -> None:
     assert (metrics["padding_fraction"], metrics["imbalance"], metrics["updates"]) == (0, 1, 1)
     assert metrics["optimizer_s"] > 0
     assert 0 < metrics["attention_s"] + metrics["head_s"] < metrics["pass_s"] + metrics["forward_backward_s"]
+
+
+def test_the_size_of_kept_sets_is_reported_where_samples_were_filtered() -> None:
+    _, plan, result = run({"kind": "ppo"})
+    batch = mixed_batch(support=9)
+    sizes = [(row.trajectory.token_columns[TokenColumn.SUPPORT] >= 0).sum(1) for row in batch.rows]
+    sizes_of_filtered = [size for row in sizes for size in row.tolist() if size]
+
+    metrics = step_metrics(batch, plan, result, duration_s=1.0, peak_flops=None)
+
+    assert metrics["kept_tokens"] == pytest.approx(sum(sizes_of_filtered) / len(sizes_of_filtered))
+    assert "kept_tokens" not in step_metrics(mixed_batch(), plan, result, duration_s=1.0, peak_flops=None)
 
 
 def test_centering_is_reported_as_a_share_of_the_policy_term() -> None:
