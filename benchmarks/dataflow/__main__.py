@@ -56,11 +56,13 @@ class Case:
     tokens: int
     nodes: int
     is_durable: bool
+    top_tokens: int = 0
+    """Most likely tokens that are recorded with their log-probabilities for each generated token; 0: none."""
 
     @property
     def sequence_bytes(self) -> int:
-        """Returns the bytes of a sequence: token ids of all tokens, log-probabilities of the generated ones."""
-        return 4 * (2 * self.tokens - PROMPT_TOKENS)
+        """Returns the bytes of a sequence: token ids of all tokens, log-probabilities and columns of the generated."""
+        return 4 * self.tokens + (4 + 6 * self.top_tokens) * (self.tokens - PROMPT_TOKENS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +207,7 @@ def nodes(case: Case, running: Dataflow, sequences: int, **more: Any) -> "list[s
                 name=f"load-{number}",
                 sequences=sequences // case.nodes,
                 tokens=case.tokens,
+                top_tokens=case.top_tokens,
                 version_file=str(running.version_file),
                 **more,
             )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from astraflow.contract.batches import Batch, Row, StepReport
@@ -10,12 +11,14 @@ from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, P
 from astraflow.contract.reports.report import Report
 from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.weights import Manifest, VersionNotice
 from astraflow.recipe.loading import load_recipe
 from astraflow.trainer.backends.base import Backend
 from astraflow.weights.tensors import build_layout
 from soak.ledger import Ledger
+from soak.results import identity
 from soak.rules import Invariant, Rules, Violation
 from soak.scenario import RECIPE
 from tests import make
@@ -333,4 +336,21 @@ def test_unbalanced_and_outdated_reports_are_a_violation(scenario: LedgerScenari
 def notice(version: int, root_hash: bytes) -> VersionNotice:
     return VersionNotice(
         policy=SOLVER, version=Version(version), root_hash=root_hash, full_bytes=1, delta_bytes=0, published_at=0.0
+    )
+
+
+def test_rows_are_compared_with_their_recorded_columns_but_without_padding() -> None:
+    plain = make.trajectory()
+    tokens = plain.tokens[plain.loss_mask()].astype("<i4")
+    kept = replace(plain, token_columns={TokenColumn.SUPPORT: tokens[:, None]})
+    padded = np.stack([tokens, np.full(5, -1, "<i4")], 1)
+    other = np.stack([tokens, np.full(5, 90, "<i4")], 1)
+    top = {
+        TokenColumn.TOP_TOKENS: np.full((5, 2), -1, "<i4"),
+        TokenColumn.TOP_LOGPROBS: np.full((5, 2), -np.inf, "<f2"),
+    }
+
+    assert identity(kept) == identity(replace(kept, token_columns={TokenColumn.SUPPORT: padded, **top}))
+    assert (
+        len({identity(plain), identity(kept), identity(replace(kept, token_columns={TokenColumn.SUPPORT: other}))}) == 3
     )

@@ -131,7 +131,7 @@ def _check_support(support: ColumnArray, sampled: npt.NDArray[np.int32]) -> None
     if (is_kept[:, 1:] > is_kept[:, :-1]).any():
         cause = "a token follows -1; give the tokens of each set first"
         raise _invalid(TokenColumn.SUPPORT, cause, code="token_column.invalid_id")
-    if not ((support == sampled[:, None]).any(1) | ~is_kept.any(1)).all():
+    if not ((support == sampled[:, None]).any(1) | ~is_kept[:, 0]).all():
         cause = "a sampled token is not in its kept set; give all tokens that could be sampled"
         raise _invalid(TokenColumn.SUPPORT, cause, code="token_column.lacks_sampled")
 
