@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _LOW, _HIGH = 0.5, 5.0
 """Range of ratios that IcePop keeps by default (`corrections.weights`)."""
+_NOISE = 1e-3
+"""Mean distance of ratios from 1 below which its direction is that of rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,8 @@ class MismatchSums:
         of exp |log r|, 1 without mismatch. `mismatch_sample_size`: effective share of the samples,
         (sum r)^2 / (n sum r^2). `mismatch_cut`: share of tokens with r outside 0.5 .. 5, which IcePop cuts by default.
         `mismatch_mass`: mean of r, the probability under the trainer of what the engine samples from.
-        `mismatch_one_sided`: what it lacks to 1, relative to the mean of |r - 1|. `mismatch_max`: largest |log r|.
+        `mismatch_one_sided`: what it lacks to 1, relative to the mean of |r - 1|, 0 where that is below 0.001.
+        `mismatch_max`: largest |log r|.
         `mismatch_of_bound`: k3 relative to the bound. r is trainer over engine.
         """
         tokens, k3, js, factor, ratio, square, cut, distance = self.sums.tolist()
@@ -79,7 +82,7 @@ class MismatchSums:
             "mismatch_sample_size": ratio**2 / (tokens * square),
             "mismatch_cut": cut / tokens,
             "mismatch_mass": ratio / tokens,
-            "mismatch_one_sided": (tokens - ratio) / distance if distance else 0.0,
+            "mismatch_one_sided": (tokens - ratio) / distance if distance > _NOISE * tokens else 0.0,
             "mismatch_max": float(self.max_mismatch),
             **of_bound,
         }

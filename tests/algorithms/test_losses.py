@@ -16,7 +16,7 @@ from astraflow.algorithms.losses.base import Loss
 from astraflow.algorithms.losses.cispo import Cispo
 from astraflow.algorithms.losses.critic import explained_variance
 from astraflow.algorithms.losses.options import AnchoredOptions, PolicyOptions
-from astraflow.algorithms.losses.policy_gradient import PolicyTokens
+from astraflow.algorithms.losses.policy_gradient import Objective, PolicyGradient, PolicyTokens
 from astraflow.algorithms.losses.ppo import is_clipped
 from astraflow.algorithms.tokens import Pass, SingleRank
 from astraflow.contract.errors import InvalidInput
@@ -408,6 +408,18 @@ def test_losses_report_the_divergence_that_their_weights_leave(
     batch = batch_of([[Token(logprob=-1.0, behaviour=-2.0, advantage=advantage), Token(behaviour=math.nan)]])
 
     assert close(outcome(losses.build(spec), batch).metrics["kl_corrected"], left)
+
+
+def test_a_loss_without_a_gain_gives_no_weight_to_scores() -> None:
+    class Penalty(PolicyGradient[PolicyOptions]):
+        def objective(self, tokens: PolicyTokens, state: Any) -> Objective:
+            nothing = torch.zeros_like(tokens.advantages)
+            return Objective(gain=nothing, is_clipped=nothing.bool(), penalty=tokens.logprobs.square())
+
+    result = outcome(Penalty(PolicyOptions()), batch_of([[Token(logprob=-1.0, behaviour=-2.0)]]))
+
+    assert close(result.loss, 1.0)
+    assert result.metrics["kl_corrected"] == 0
 
 
 def test_sapo_reports_the_slope_of_its_gate() -> None:

@@ -221,6 +221,8 @@ class PolicyGradient(ABC, Generic[Options]):
             gain = self.objective(candidates, state.objective).gain
             for _, correction in self._corrections:
                 gain = gain * correction(mismatch) if correction.level == "token" else gain
+            if not gain.requires_grad:  # such as a loss that is a penalty alone
+                return torch.zeros_like(trainer)
             (factors,) = torch.autograd.grad(gain.sum(), logprobs)
         for factor in row_factors:
             factors = factors * of_candidates(factor)
