@@ -152,7 +152,7 @@ class LearningFault(Enum):
         "weights_stuck",
         _WARNING,
         "Updates hardly change the published weights",
-        evidence="{share:.2g} of the weights changed in each of the latest {versions:version}, at the learning rate "
+        evidence="a share of {share:.1e} of the weights changed in the mean of the latest {versions:version}, at the learning rate "
         "{rate:.2g}",
         threshold="from fewer than {limit:.0e}: the updates are below the precision in which engines get the "
         "weights, so "

@@ -16,7 +16,7 @@ SPIKE_FACTOR = 10.0
 SPIKE_STEPS = 50
 MOST_SPIKES = 2
 SKIP_STEPS = 20
-STUCK_SHARE = 1e-5
+STUCK_SHARE = 1e-4
 CLIPPED_SHARE = 0.3
 STALE_NATS = 0.1
 TRUNCATED_SHARE = 0.3
@@ -87,7 +87,7 @@ def _stuck_weights(facts: LearningFacts) -> Found:
     rate, norm = course.latest("learning_rate"), course.latest("grad_norm")
     if is_known.sum() < WINDOW or not rate or not norm:
         return
-    share = float((changed[is_known] / elements[is_known]).max())
+    share = float((changed[is_known] / elements[is_known]).mean())
     if share < STUCK_SHARE:
         figures = {"share": share, "versions": int(is_known.sum()), "rate": rate, "limit": STUCK_SHARE}
         yield LearningFault.WEIGHTS_STUCK, figures
