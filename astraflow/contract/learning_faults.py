@@ -152,11 +152,10 @@ class LearningFault(Enum):
         "weights_stuck",
         _WARNING,
         "Updates hardly change the published weights",
-        evidence="a share of {share:.1e} of the weights changed in the mean of the latest {versions:version}, at the learning rate "
-        "{rate:.2g}",
-        threshold="from fewer than {limit:.0e}: the updates are below the precision in which engines get the "
-        "weights, so "
-        "that rollouts do not see them",
+        evidence="a share of {share:.2g} of the weights changed with each of the latest {versions:version}, at the "
+        "learning rate {rate:.2g}",
+        threshold="from fewer than {limit:.1g} (100 steps then change a weight in a hundred): updates are below the "
+        "precision in which engines get the weights, so that rollouts do not see them",
         remedy="raise `learning_rate`; serve adapters apart from their base instead of merged",
     )
     CLIPPED = _Facts(

@@ -1,5 +1,7 @@
 """Run doctor: each fault is found where it is, and not where it only seems to be."""
 
+import re
+import string
 from dataclasses import replace
 
 import numpy as np
@@ -27,6 +29,13 @@ def test_a_fault_is_found_where_it_is_and_not_where_it_nearly_is(fault: Learning
         assert text.startswith(fault.headline)
         assert records[fault.value].severity is fault.severity
         assert fault.value not in [record.cause for record in examine(NEARLY[fault](np.random.default_rng(seed)))]
+
+
+def test_templates_use_the_formats_of_records() -> None:
+    for fault in LearningFault:
+        for template in (fault.evidence, fault.threshold, fault.remedy):
+            for _, name, spec, _ in string.Formatter().parse(template):
+                assert not name or re.fullmatch(r"|(\.\d+)?[fg%]|[a-z ]+", spec or ""), (fault, name, spec)
 
 
 def test_healthy_runs_have_no_fault() -> None:
