@@ -45,6 +45,13 @@ CASES = {
     "rows": segments_of([1, 7, 300, 64], 1, []),
     "a group": segments_of([], 200, [3, 90, 1, 130]),
     "rows and a group": segments_of([127, 5], 65, [64, 2]),
+    "branches of branches": [
+        Segment(begin=0, end=300),
+        Segment(begin=300, end=420, prefix_begin=0, prefix_end=257),
+        Segment(begin=420, end=500, prefix_begin=300, prefix_end=365),
+        Segment(begin=500, end=503, prefix_begin=300, prefix_end=301),
+        Segment(begin=503, end=700, prefix_begin=0, prefix_end=130),
+    ],
     "equal rows and a long prefix": segments_of([130, 130, 256], 300, [64, 64, 700]),
 }
 

@@ -152,11 +152,12 @@ def _begins(wholes: Sequence[int], ends: Sequence[int], end: int, max_tokens: in
 def split_unit(rows: StepRows, unit: PackUnit) -> list[PackUnit]:
     """Returns two units, of which the larger one is as small as it can be with the tokens that both compute."""
     branches = [*zip(unit.rows, unit.shared, strict=True)]
-    parts = [
-        (_unit(rows, branches[:cut]), _unit(rows, [(branches[cut][0], 0), *branches[cut + 1 :]]))
-        for cut in range(1, len(branches))
+    ends = [*accumulate((input_length(rows.length(row), shared) for row, shared in branches), initial=0)]
+    second = [
+        input_length(rows.length(row), 0) + unit.width - end for row, end in zip(unit.rows, ends[1:], strict=True)
     ]
-    return [*min(parts, key=lambda halves: max(half.width for half in halves))]
+    cut = min(range(1, len(branches)), key=lambda cut: max(ends[cut], second[cut]))
+    return [_unit(rows, branches[:cut]), _unit(rows, [(branches[cut][0], 0), *branches[cut + 1 :]])]
 
 
 def build_pack(rows: StepRows, units: Sequence[PackUnit]) -> Pack:
