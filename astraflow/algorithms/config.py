@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from astraflow.contract.rollouts.recording import ColumnNeeds
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 
@@ -66,6 +67,10 @@ class AlgorithmConfig(Config):
     balance_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the auxiliary loss that keeps the experts of a mixture evenly used, such as 0.001; it is computed over
     all tokens of a micro-batch, context included. 0: none. (Switch Transformers, arXiv:2101.03961)"""
+    router_replay: bool = False
+    """Compute each token of a mixture with the experts that the engine chose when it sampled the next one, weighted by
+    the trainer's own router. Other context is routed by the trainer. Needs engines that record them.
+    (R3, arXiv:2510.11370)"""
     minibatches: int = Field(default=1, ge=1)
     """Optimizer steps per batch."""
     max_mismatch: float | None = Field(default=0.02, gt=0)
@@ -76,11 +81,11 @@ class AlgorithmConfig(Config):
     """Consecutive steps above `max_mismatch` after which the trainer stops. A restart resets the count."""
 
     @property
-    def top_tokens(self) -> int:
-        """Number of most likely tokens that engines record of each token; 0: none."""
-        return int(self.loss.get("centering") or 0)
+    def columns(self) -> ColumnNeeds:
+        """Columns that engines record of each token."""
+        return ColumnNeeds(top_tokens=int(self.loss.get("centering") or 0), experts=self.router_replay)
 
     @property
     def corrects_samples(self) -> bool:
         """True if the loss corrects samples of an engine that computes otherwise: by centering or by corrections."""
-        return bool(self.top_tokens or self.loss.get("corrections"))
+        return bool(self.columns.top_tokens or self.loss.get("corrections"))

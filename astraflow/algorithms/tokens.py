@@ -118,6 +118,9 @@ class TokenScores:
     """`[tokens, k]`: logprobs of `TokenData.top_tokens`; None unless they were recorded."""
     balance: Tensor | None = None
     """Scalar: loss for the balance of experts over all tokens of the micro-batch; None unless asked for."""
+    replayed_choices: Tensor | None = None
+    """int64 `[2]`: replayed experts of all layers that the router would not have chosen, and all replayed ones; None
+    without replay."""
 
     @classmethod
     def of_values(cls, values: Tensor) -> TokenScores:

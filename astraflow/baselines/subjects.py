@@ -13,6 +13,7 @@ from astraflow.agents.upstream.policy import UpstreamPolicy
 from astraflow.contract.errors import AstraFlowError, DeadlineExceeded, InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.nodes import PolicySpec
+from astraflow.contract.rollouts.recording import ColumnNeeds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.values import Json
 from astraflow.models.tokenizers import ChatTokenizer
@@ -58,7 +59,7 @@ class EndpointPolicies(ServedPolicies):
         turns: TurnTimes | None = None,
         sampling_check: SamplingCheck | None = None,
         *,
-        top_tokens: Mapping[PolicyId, int] | None = None,
+        columns: Mapping[PolicyId, ColumnNeeds] | None = None,
     ) -> dict[PolicyId, PolicyClient]:
         """Returns the clients for the workflow of a task."""
         seed = episode_seed(task)

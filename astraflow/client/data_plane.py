@@ -135,6 +135,7 @@ class TrainerDataClient:
             max_row_tokens=(limits and limits.tokens) or 0,
             damage=damage,
             batching=None if batching is None else to_message(batching, common_pb2.BatchingFacts),
+            mixture=to_message(limits.mixture, pb.Mixture) if limits and limits.mixture else None,
         )
         return from_message(await self._link.call(self._stub.Attach, request, timeout_s=TIMEOUT_S), TrainerAttachment)
 

@@ -6,6 +6,7 @@ from enum import Enum
 
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.rollouts.agent_calls import LiveSession
+from astraflow.contract.rollouts.recording import ColumnNeeds
 from astraflow.contract.values import Json
 from astraflow.contract.weight_reports import LinkReport
 
@@ -87,8 +88,8 @@ class FlowSpec:
     """Temperature at which the algorithm of each policy computes logprobs: nodes record other ones, and the kept sets
     of filtered samples, and refuse episodes that would be trained without them. Without policies whose loss does not
     read recorded logprobs; empty for an evaluation."""
-    top_tokens: Mapping[PolicyId, int] = field(default_factory=dict)
-    """Most likely tokens that engines record of every token that a policy writes; absent: none."""
+    columns: Mapping[PolicyId, ColumnNeeds] = field(default_factory=dict)
+    """Columns that engines record of every token that a policy writes; absent: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,6 +116,13 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             MetricUnit.NUMBER,
             "Auxiliary loss of a mixture of experts; the number of experts of a token when all are used evenly.",
         ),
+        (
+            "changed_experts",
+            "Changed experts",
+            MetricUnit.SHARE,
+            "Share of the replayed expert choices that the trainer's own routers would have made otherwise: without "
+            "replay these tokens would be computed by other experts than those that sampled.",
+        ),
         ("learning_rate", "Learning rate", MetricUnit.NUMBER, "Learning rate of the last optimizer update."),
         ("updates", "Optimizer updates", MetricUnit.NUMBER, "Number of optimizer updates of the step."),
         (
@@ -324,6 +331,7 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             (f"{DROPPED_PREFIX}{limit}", f"Dropped: {label}", MetricUnit.NUMBER, f"Number of trajectories {cause}.")
             for limit, label, cause in (
                 ("token_id", "token ids", "with a token id beyond the model's vocabulary"),
+                ("experts", "experts", "with experts that the model does not have"),
                 ("tokens", "length", "with more tokens than the model has positions"),
                 ("no_context", "no context", "whose first token is model-written"),
                 ("logprob", "logprobs", "with a logprob that no sampled token can have"),

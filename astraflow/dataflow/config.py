@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from astraflow.contract.rollouts.limits import MAX_ABS_REWARD
+from astraflow.contract.rollouts.recording import ColumnNeeds
 from astraflow.dataflow.endpoint_config import KedaConfig
 from astraflow.dataflow.stop_condition import StopConfig
 from astraflow.runtime.config.base import Config
@@ -149,8 +150,8 @@ class DataflowConfig(Config):
     """How nodes build the model of each policy."""
     temperatures: Annotated[dict[str, float], SettableBy.RECIPE] = Field(default_factory=dict)
     """`FlowSpec.temperatures`."""
-    top_tokens: Annotated[dict[str, int], SettableBy.RECIPE] = Field(default_factory=dict)
-    """Most likely tokens that the algorithm of each policy needs of every sampled token; 0 or absent: none."""
+    columns: Annotated[dict[str, ColumnNeeds], SettableBy.RECIPE] = Field(default_factory=dict)
+    """Columns that the algorithm of each policy needs of every token; absent: none."""
     stop: StopConfig | None = None
     """Condition that completes the run; None: the run never completes."""
     engine: Annotated[Spec, SettableBy.RECIPE] = Field(default={"kind": "scripted"})

@@ -19,6 +19,7 @@ from astraflow.contract.plugins import PluginChange
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import Record, problem_record
 from astraflow.contract.rollouts.limits import RowLimits
+from astraflow.contract.rollouts.recording import Mixture
 from astraflow.contract.values import Json, Value
 from astraflow.dataflow.activity import RunActivity, TermActivity
 from astraflow.dataflow.evaluation.evaluation import Evaluation
@@ -374,4 +375,6 @@ class Run:
 
 def _row_limits(facts: Mapping[str, Any]) -> RowLimits:
     """Returns the limits in the facts of a trainer, which an earlier release may have stored without any."""
-    return RowLimits(**facts.get("limits", {}))
+    limits = facts.get("limits", {})
+    mixture = limits.get("mixture")
+    return RowLimits(**{**limits, "mixture": None if mixture is None else Mixture(**mixture)})

@@ -19,6 +19,7 @@ from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import Record, problem_record
 from astraflow.contract.reports.report import Report
 from astraflow.contract.rollouts.limits import EpisodeBounds
+from astraflow.contract.rollouts.token_columns import needed_columns
 from astraflow.dataflow.admission.admitter import Admitter
 from astraflow.dataflow.admission.filters import build_filter, filters
 from astraflow.dataflow.admission.group_scoring import GroupScoring
@@ -444,7 +445,7 @@ def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, leases: Lea
             reward=flow.reward,
             attaches_texts=flow.group_reward is not None,
             temperatures={PolicyId(policy): value for policy, value in config.temperatures.items()},
-            top_tokens={PolicyId(policy): count for policy, count in config.top_tokens.items() if count},
+            columns={PolicyId(policy): needs for policy, needs in config.columns.items() if needed_columns(needs)},
         ),
         policies,
         judges=judging_policies(flow.reward),

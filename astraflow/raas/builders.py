@@ -8,7 +8,7 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.nodes import FlowSpec, JoinResult, NodeFacts, PolicySpec
-from astraflow.contract.rollouts.token_columns import TokenColumn
+from astraflow.contract.rollouts.token_columns import TokenColumn, needed_columns
 from astraflow.models import build_tokenizer
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.engines import engines
@@ -32,7 +32,7 @@ def build_flow(spec: FlowSpec) -> BuiltFlow:
         judges=judging_policies(spec.reward),
         attaches_texts=spec.attaches_texts,
         temperatures=temperatures,
-        top_tokens=spec.top_tokens,
+        columns=spec.columns,
         filters=answers.truncating_options if temperatures else (),
     )
 
@@ -100,18 +100,28 @@ async def build_policies(
 def _check_recorded(flows: Mapping[FlowId, BuiltFlow], served: Mapping[PolicyId, ServedPolicy]) -> None:
     """Checks that the engines record what algorithms need of each token. Raises: InvalidInput."""
     for name, flow in flows.items():
-        centred = [policy for policy in flow.top_tokens if policy in served]
+        reasons = [
+            (policy, column, _REMEDIES[column])
+            for policy, needs in flow.columns.items()
+            if policy in served
+            for column in needed_columns(needs) & _REMEDIES.keys()
+        ]
         filtered = [policy for policy in flow.temperatures if flow.filters and policy in flow.workflow.policies]
-        reasons = [(policy, TokenColumn.TOP_TOKENS, "set centering = 0 in its loss") for policy in centred]
         reasons += [(policy, TokenColumn.SUPPORT, f"leave out {', '.join(flow.filters)}") for policy in filtered]
         for policy, column, remedy in reasons:
             if column not in served[policy].engine.records:
                 raise InvalidInput(
                     f"cannot serve the flow {name!r}: training {policy!r} needs the column {column.value!r} of every "
-                    "token, which the engine of this node does not record; use the engine sglang, vllm or "
-                    f"local_torch, or {remedy}",
+                    "token, which the engine of this node does not record for its model; use the engine "
+                    f"sglang, vllm or local_torch, or {remedy}",
                     code="node.engine_records_less",
                 )
+
+
+_REMEDIES = {
+    TokenColumn.TOP_TOKENS: "set centering = 0 in its loss",
+    TokenColumn.EXPERTS: "set router_replay = false in its algorithm",
+}
 
 
 async def start_engines(policies: ServedPolicies) -> None:

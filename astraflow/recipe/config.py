@@ -1,5 +1,6 @@
 """Recipe of a run: the configurations of all roles."""
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -116,12 +117,15 @@ def trainer_config(recipe: Recipe, policy: str) -> TrainerConfig:
 
 
 def engine_of(recipe: Recipe, policy: str) -> Spec:
-    """Returns the spec of the engine that serves a policy: servers serve its adapters unmerged if they can, and if the
-    recipe does not set `lora`."""
+    """Returns the spec of the engine that serves a policy: servers serve its adapters unmerged if they can, and return
+    the experts of tokens if its algorithm replays them, unless the recipe sets `lora` and `return_routes`."""
     engine = recipe.nodes.engines.get(policy, recipe.nodes.engine)
-    if engine.get("kind") not in SERVERS or not (rank := adapter_rank(recipe.policies[policy])):
+    if engine.get("kind") not in SERVERS:
         return engine
-    return {"lora": rank <= MAX_RANK, **engine}
+    config = recipe.policies[policy]
+    rank = adapter_rank(config)
+    needed = {"lora": rank <= MAX_RANK} if rank else {}
+    return {**needed, **({"return_routes": True} if config.algorithm.router_replay else {}), **engine}
 
 
 def adapter_rank(policy: PolicyConfig) -> int:
@@ -159,15 +163,16 @@ def dataflow_values(recipe: Recipe) -> Values:
             for name, policy in policies
             if policy.is_trained and policy.algorithm.loss.get("kind") not in WITHOUT_RECORDED_LOGPROBS
         },
-        "top_tokens": {name: policy.algorithm.top_tokens for name, policy in policies if policy.is_trained},
+        "columns": {name: asdict(policy.algorithm.columns) for name, policy in policies if policy.is_trained},
         "engine": recipe.nodes.engine,
-        "engines": {**recipe.nodes.engines, **{name: engine_of(recipe, name) for name in _adapted(recipe)}},
+        "engines": {**recipe.nodes.engines, **{name: engine_of(recipe, name) for name in _with_own_engine(recipe)}},
         "stop": recipe.stop,
     }
 
 
-def _adapted(recipe: Recipe) -> list[str]:
-    return [name for name, policy in recipe.policies.items() if adapter_rank(policy)]
+def _with_own_engine(recipe: Recipe) -> list[str]:
+    """Returns the policies whose engine has options of its own."""
+    return [name for name, policy in recipe.policies.items() if adapter_rank(policy) or policy.algorithm.router_replay]
 
 
 def trainer_values(recipe: Recipe, policy: str) -> Values:

@@ -13,6 +13,7 @@ from astraflow.contract.rollouts.failures import Boundary
 from astraflow.contract.rollouts.generation import Finish, Generation, VersionSpan
 from astraflow.contract.rollouts.limits import MAX_TRAJECTORIES, EpisodeBounds, RowLimits
 from astraflow.contract.rollouts.partial_rollouts import RecordedGeneration
+from astraflow.contract.rollouts.recording import Mixture
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.token_columns import TokenColumn, TokenColumns
 from astraflow.contract.rollouts.trajectories import Episode, Trajectories, Trajectory
@@ -28,7 +29,8 @@ from astraflow.dataflow.admission.limits import (
 from tests import make
 
 SOLVER = PolicyId("solver")
-ROW = {SOLVER: RowLimits(vocabulary=100, tokens=200)}
+MIXTURE = Mixture(layers=2, chosen=1, experts=4)
+ROW = {SOLVER: RowLimits(vocabulary=100, tokens=200, mixture=MIXTURE)}
 WRITTEN = Span(author=Author.MODEL, length=5, version=Version(0))
 LIMITS = ResultLimits(
     policies=frozenset({SOLVER}),
@@ -65,6 +67,12 @@ def kept(other: int) -> TokenColumns:
     return {TokenColumn.SUPPORT: np.array([[token, other] for token in trajectory().tokens[-5:]], "<i4")}
 
 
+def experts(last: int, *, width: int = 2, tokens: int = 5) -> TokenColumns:
+    column = np.zeros((tokens, width), np.uint8)
+    column[-1, -1] = last
+    return {TokenColumn.EXPERTS: column}
+
+
 def logprobs(last: float) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.array([-0.5, 0.0, -999.0, 9e-4, last], np.float32)
 
@@ -97,6 +105,11 @@ CASES: list[tuple[str | None, tuple[Trajectory, ...]]] = [
     ("token_id", (trajectory(token_columns=candidates(100)),)),
     ("token_id", (trajectory(token_columns=kept(100)),)),
     ("token_id", (trajectory(tokens=ids(-(2**31))),)),
+    (None, (trajectory(token_columns=experts(3)), trajectory())),
+    ("experts", (trajectory(token_columns=experts(4)),)),
+    ("experts", (trajectory(), trajectory(token_columns=experts(255)))),
+    ("experts", (trajectory(token_columns=experts(0, width=1)),)),
+    ("experts", (trajectory(token_columns=experts(0, width=3)),)),
     ("token_id", (trajectory(), trajectory(tokens=ids(100)))),
     (None, (shaped(80 + EXTRA_TOKENS - 10, 10),)),
     ("tokens", (shaped(81 + EXTRA_TOKENS - 10, 10),)),
@@ -192,13 +205,19 @@ def test_rewards_after_a_group_reward_are_held_to_the_same_ranges() -> None:
 
 
 def recorded(
-    tokens: int = 4, *, last: int = 1, logprob: float = -0.5, request: bytes = b"digest"
+    tokens: int = 4,
+    *,
+    last: int = 1,
+    logprob: float = -0.5,
+    request: bytes = b"digest",
+    columns: TokenColumns | None = None,
 ) -> RecordedGeneration:
     generation = Generation(
         tokens=np.array([1] * (tokens - 1) + [last], np.int32),
         logprobs=np.full(tokens, logprob, np.float32),
         spans=(VersionSpan(version=Version(0), length=tokens),),
         finish=Finish.ABORT,
+        columns=columns or {},
     )
     return RecordedGeneration(policy=SOLVER, request=request, generation=generation)
 
@@ -214,6 +233,8 @@ def recorded(
         ("logprob", recorded(logprob=0.5)),
         ("logprob", recorded(logprob=-1e4)),
         ("request", recorded(request=b"x" * 1000)),
+        (None, recorded(columns=experts(3, tokens=4))),
+        ("experts", recorded(columns=experts(4, tokens=4))),
     ],
 )
 def test_handed_back_tokens_are_held_to_the_limits_of_results(

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM, Qwen3Mo
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.batches import Batch, Row
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.rollouts.recording import Mixture
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Trajectory
@@ -29,6 +30,7 @@ from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.runner import StepPlanner, StepRunner
 from astraflow.trainer.step.shares import Share
 from tests.trainer.plain_critic import ALGORITHM, PlainCritic
+from tests.trainer.plain_experts import expert_column, force_experts
 from tests.trainer.plain_losses import PLAIN_LOSSES
 
 VOCABULARY = 61
@@ -56,6 +58,8 @@ class Case:
     """Weight of the loss for the balance of experts, which the reference does not have."""
     head: int = 0
     """Most likely tokens of the engine that were recorded, for the loss `reinforce, tis` with centering."""
+    replays: bool = False
+    """Replays the experts of `expert_column`, with four experts in each layer."""
     lora: LoraOptions | None = None
     """Adapters, which then are all that is trained."""
     engine_options: Mapping[str, Any] = field(default_factory=dict)
@@ -111,11 +115,14 @@ def tiny_model(*, is_tied: bool, experts: int = 0, window: int = 0) -> PreTraine
         )
 
 
-def mixed_batch(*, head: int = 0, support: int = 0) -> Batch:
+MIXTURE = Mixture(layers=2, chosen=2, experts=4)
+
+
+def mixed_batch(*, head: int = 0, support: int = 0, experts: bool = False) -> Batch:
     """Returns groups of different sizes: a shared prompt, two turns, one row, a long row, a row without an answer.
 
     head: most likely tokens of a random engine that are recorded of each token, some of them absent; 0: none. support:
-    size of the largest kept sets, some of them absent; 0: none is recorded.
+    size of the largest kept sets, some of them absent; 0: none is recorded. experts: those of `expert_column`.
     """
     draws = np.random.default_rng(5)
     rows = []
@@ -128,12 +135,13 @@ def mixed_batch(*, head: int = 0, support: int = 0) -> Batch:
         rows = [replace(row, trajectory=_with_head(row.trajectory, draws, head)) for row in rows]
     if support:
         rows = [replace(row, trajectory=_with_support(row.trajectory, draws, support)) for row in rows]
-    return Batch(
+    batch = Batch(
         id=BatchId("solver:1"), policy=PolicyId("solver"), version=Version(0), is_redelivered=False, rows=tuple(rows)
     )
+    return _with_experts(batch) if experts else batch
 
 
-def branching_batch(*, head: int = 0, support: int = 0) -> Batch:
+def branching_batch(*, head: int = 0, support: int = 0, experts: bool = False) -> Batch:
     """Returns a group whose rows begin alike in what the model wrote: an agent's session with branches of branches, its
     context read by a sub-agent, a version change in between, two equal rows, and one that ends within another."""
     draws = np.random.default_rng(6)
@@ -155,12 +163,15 @@ def branching_batch(*, head: int = 0, support: int = 0) -> Batch:
         _branch(draws, pieces, task=number % 3, role=("", "helper")[number == 3])
         for number, pieces in enumerate(branches)
     ]
+    if experts:
+        del rows[2:4]  # where these go on with context, others have experts to replay, and share the position
     batch = mixed_batch(head=head, support=support)
     if head:
         rows = [replace(row, trajectory=_with_head(row.trajectory, draws, head)) for row in rows]
     if support:
         rows = [replace(row, trajectory=_with_support(row.trajectory, draws, support)) for row in rows]
-    return replace(batch, rows=(*batch.rows, *rows))
+    whole = replace(batch, rows=(*batch.rows, *rows))
+    return _with_experts(whole) if experts else whole
 
 
 def _branch(
@@ -179,6 +190,17 @@ def _branch(
         role=role,
     )
     return Row(group=GroupId("train:9"), task=TaskId(f"train:9/{task}"), node=NodeId("node-1"), trajectory=trajectory)
+
+
+def _with_experts(batch: Batch) -> Batch:
+    columns = [expert_column(row.trajectory, MIXTURE) for row in batch.rows]
+    return replace(
+        batch,
+        rows=tuple(
+            replace(row, trajectory=replace(row.trajectory, token_columns=own))
+            for row, own in zip(batch.rows, columns, strict=True)
+        ),
+    )
 
 
 def _with_head(trajectory: Trajectory, draws: np.random.Generator, head: int) -> Trajectory:
@@ -289,6 +311,7 @@ def _share_step(case: Case, share: Share) -> tuple[list[Gradients], float]:
             needs_reference=False,
             adapters=adapters,
             balances_experts=case.balance > 0,
+            replays_experts=case.replays,
             **case.engine_options,
         ),
     )
@@ -367,6 +390,8 @@ def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, 
     for number, row in enumerate(rows):
         ids[number, : len(row.tokens)] = torch.from_numpy(row.tokens)
         is_token[number, : len(row.tokens)] = True
+    if case.replays:
+        force_experts(model, rows, width, MIXTURE)
     logits = model(input_ids=ids, attention_mask=is_token.long()).logits
     critic = PlainCritic(tiny_model(is_tied=case.is_tied)) if case.has_critic else None
     gains = _gains(case.batch)

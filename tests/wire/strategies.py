@@ -140,7 +140,7 @@ _DISCOUNTS = st.floats(0, 1)
 
 @st.composite
 def token_columns(draw: st.DrawFn, sampled: np.ndarray[Any, Any]) -> TokenColumns:
-    """Draws valid columns of the sampled tokens: the most likely ones, kept sets, temperatures."""
+    """Draws valid columns of the sampled tokens: the most likely ones, kept sets, temperatures, experts."""
     width = draw(st.integers(1, 3))
     tokens = len(sampled)
     size = tokens * width
@@ -157,6 +157,9 @@ def token_columns(draw: st.DrawFn, sampled: np.ndarray[Any, Any]) -> TokenColumn
     if draw(st.booleans()):
         temperatures = draw(st.lists(st.floats(0, 2, width=32), min_size=tokens, max_size=tokens))
         columns[TokenColumn.TEMPERATURE] = np.array(temperatures, "<f4").reshape(tokens, 1)
+    if draw(st.booleans()):
+        experts = draw(st.binary(min_size=size, max_size=size))
+        columns[TokenColumn.EXPERTS] = np.frombuffer(experts, np.uint8).reshape(tokens, width)
     return columns
 
 
@@ -214,7 +217,6 @@ def _generations(draw: st.DrawFn) -> Generation:
         logprobs=np.array(logprobs, dtype=np.float32),
         spans=spans,
         columns=draw(token_columns(ids)),
-        routes=None,
     )
 
 

@@ -48,6 +48,7 @@ from astraflow.contract.reports.queries import (
 from astraflow.contract.reports.report import Event, NodeReport, Report, SampledTrajectory
 from astraflow.contract.reports.training_steps import TrainingStep, TrainingStepPage, TrainingStepQuery
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout, RecordedGeneration
+from astraflow.contract.rollouts.recording import Mixture
 from astraflow.contract.rollouts.tasks import Lease, Prompt
 from astraflow.contract.rollouts.timelines import Hop
 from astraflow.contract.rollouts.trajectories import Episode
@@ -85,6 +86,7 @@ PAIRS: tuple[tuple[type, type[Message]], ...] = (
     (JoinResult, data_plane_pb2.JoinReply),
     (Directive, data_plane_pb2.HeartbeatReply),
     (BatchingFacts, common_pb2.BatchingFacts),
+    (Mixture, data_plane_pb2.Mixture),
     (TrainerAttachment, data_plane_pb2.AttachReply),
     (SharedFile, weight_plane_pb2.SharedFile),
     (Part, weight_plane_pb2.Part),

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from astraflow.algorithms.corrections import corrections
-from astraflow.contract.rollouts.token_columns import MAX_WIDTH
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 
@@ -49,7 +49,7 @@ class PolicyOptions(AggregationOptions):
 
     corrections: Annotated[tuple[dict[str, Any], ...], SettableBy.AGENT] = ()
     """Factors that correct the mismatch of engine and trainer, multiplied; each with `kind` and its options."""
-    centering: int = Field(default=0, ge=0, le=MAX_WIDTH)
+    centering: int = Field(default=0, ge=0, le=TokenColumn.TOP_TOKENS.max_width)
     """Number of most likely tokens that engines record, such as 8, so that the mean of the weighted scores over the
     engine's distribution is subtracted: it is not zero where engine and trainer differ, as with stale, quantized or
     filtered rollouts. 0: not subtracted. (arXiv:2609.20807)"""

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
@@ -18,8 +17,6 @@ from astraflow.contract.rollouts.token_columns import (
     joined_columns,
 )
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
-
-UInt16Array: TypeAlias = npt.NDArray[np.uint16]
 
 GREEDY_TEMPERATURE: Final = 0.01
 """Temperature below which only the most likely token is sampled."""
@@ -50,8 +47,8 @@ class Sampling:
     """Number of most likely tokens that are recorded with their logprobs for each token; 0: none."""
     with_support: bool = False
     """Records the kept set of each token (`TokenColumn.SUPPORT`); `top_k` is then 1 to `MAX_SUPPORT`."""
-    with_routes: bool = False
-    """Returns the experts that each token was routed to, for models with a mixture of experts."""
+    experts: bool = False
+    """Records the experts that computed each token, in a mixture of experts."""
 
     @property
     def is_full_distribution(self) -> bool:
@@ -97,9 +94,6 @@ class Generation:
     logprobs: Float32Array
     spans: tuple[VersionSpan, ...]
     finish: Finish
-    routes: UInt16Array | None = None
-    """Experts per token and layer: uint16 `[prompt + n - 1, layers, experts per token]`; None unless requested.
-    Trajectories do not carry routes yet, so trainers do not replay them."""
     columns: TokenColumns = field(default_factory=dict)
     """Requested columns of the tokens, `[n, width]` each."""
 
@@ -134,5 +128,4 @@ def joined(begun: Generation, rest: Generation) -> Generation:
         spans=tuple(spans),
         finish=rest.finish,
         columns=joined_columns([(begun.columns, len(begun.tokens)), (rest.columns, len(rest.tokens))]),
-        routes=rest.routes,  # the prompt of the rest is all before it
     )

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
+from astraflow.contract.rollouts.recording import Mixture
+
 MIN_LOGPROB: Final = -1000.0
 """Lowest logprob of a sampled token. A float32 softmax gives no token less than e^-104 unless it is never sampled; the
 marker -9999 of some servers, and the lowest float32 of others, are no logprobs."""
@@ -28,6 +30,8 @@ class RowLimits:
     """Rows of the embedding: token ids are below it. None: unknown."""
     tokens: int | None = None
     """Tokens of the longest row. None: unknown."""
+    mixture: Mixture | None = None
+    """Shape of the mixture of experts. None: unknown, or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow.contract.errors import InvalidInput
-
-MAX_WIDTH: Final = 256
-"""Most entries of a token in a column."""
+from astraflow.contract.rollouts.recording import ColumnNeeds
 
 MAX_SUPPORT: Final = 256
 """Most tokens that a sampler may keep where they are recorded."""
@@ -46,6 +44,9 @@ class TokenColumn(Enum):
     """
     TEMPERATURE = "temperature"
     """float32 `[tokens, 1]`: sampling temperature, where it is not that of the algorithm; 0: it is. Nodes record it."""
+    EXPERTS = "experts"
+    """uint8 `[tokens, bytes]`: experts that computed the logits from which the token was sampled, so those of the token
+    before it, in all layers of a mixture (`encoded_experts`); 255 in all bytes: not recorded."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -57,19 +58,27 @@ class TokenColumn(Enum):
         """Entry of a token for which nothing was recorded."""
         return _ABSENT[self]
 
+    @property
+    def max_width(self) -> int:
+        """Most entries of a token."""
+        return _MAX_WIDTH.get(self, 256)
+
 
 _DTYPES: Mapping[TokenColumn, np.dtype[Any]] = {
     TokenColumn.TOP_TOKENS: np.dtype("<i4"),
     TokenColumn.TOP_LOGPROBS: np.dtype("<f2"),
     TokenColumn.SUPPORT: np.dtype("<i4"),
     TokenColumn.TEMPERATURE: np.dtype("<f4"),
+    TokenColumn.EXPERTS: np.dtype("u1"),
 }
 _ABSENT = {
     TokenColumn.TOP_TOKENS: -1,
     TokenColumn.TOP_LOGPROBS: -np.inf,
     TokenColumn.SUPPORT: -1,
     TokenColumn.TEMPERATURE: 0,
+    TokenColumn.EXPERTS: 255,
 }
+_MAX_WIDTH = {TokenColumn.EXPERTS: 4096}
 
 
 def _probabilities() -> npt.NDArray[np.float32]:
@@ -87,6 +96,12 @@ TOP_COLUMNS: Final = frozenset((TokenColumn.TOP_TOKENS, TokenColumn.TOP_LOGPROBS
 ID_COLUMNS: Final = frozenset((TokenColumn.TOP_TOKENS, TokenColumn.SUPPORT))
 """Columns of token ids."""
 
+
+def needed_columns(needs: ColumnNeeds) -> frozenset[TokenColumn]:
+    """Returns the kinds of the needed columns."""
+    return frozenset((*(TOP_COLUMNS if needs.top_tokens else ()), *((TokenColumn.EXPERTS,) if needs.experts else ())))
+
+
 ColumnArray: TypeAlias = npt.NDArray[Any]
 """`[tokens, width]`, in the type of its column."""
 
@@ -98,10 +113,10 @@ def check_columns(columns: TokenColumns, *, sampled: npt.NDArray[np.int32]) -> N
     """Checks types, lengths and values. sampled: tokens that the columns are of, `[tokens]`. Raises: InvalidInput."""
     tokens = len(sampled)
     for column, array in columns.items():
-        if array.dtype != column.dtype or array.ndim != 2 or len(array) != tokens or array.shape[1] > MAX_WIDTH:
+        if array.dtype != column.dtype or array.ndim != 2 or len(array) != tokens or array.shape[1] > column.max_width:
             raise _invalid(
                 column,
-                f"it is {array.dtype} {list(array.shape)}; give {column.dtype} [{tokens}, at most {MAX_WIDTH}]",
+                f"it is {array.dtype} {list(array.shape)}; give {column.dtype} [{tokens}, at most {column.max_width}]",
                 code="token_column.wrong_shape",
             )
         if column in ID_COLUMNS and array.min(initial=0) < column.absent:

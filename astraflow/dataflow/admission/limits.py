@@ -8,13 +8,14 @@ over its columns; only a push with a value beyond them is checked episode by epi
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import sub
 from typing import Final
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.agent_calls import MAX_CALLS
+from astraflow.contract.rollouts.expert_columns import has_other_experts
 from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.limits import (
     MAX_ABS_REWARD,
@@ -26,7 +27,9 @@ from astraflow.contract.rollouts.limits import (
     RowLimits,
 )
 from astraflow.contract.rollouts.partial_rollouts import RecordedGeneration
+from astraflow.contract.rollouts.recording import Mixture
 from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.token_columns import TokenColumn, TokenColumns
 from astraflow.contract.rollouts.trajectories import (
     NO_VERSION,
     Episode,
@@ -127,6 +130,8 @@ class _Strictest:
     low_reward: float
     high_reward: float
     turn_reward: float
+    mixtures: frozenset[Mixture]
+    """Of the policies' models, where they are known."""
 
     @classmethod
     def of(cls, limits: Iterable[ResultLimits], rows: Iterable[RowLimits], *, characters: int = 0) -> "_Strictest":
@@ -138,6 +143,7 @@ class _Strictest:
             low_reward=max(limit.reward_range[0] for limit in limits),
             high_reward=min(limit.reward_range[1] for limit in limits),
             turn_reward=min(limit.turn_reward for limit in limits),
+            mixtures=frozenset(row.mixture for row in rows if row.mixture is not None),
         )
 
 
@@ -189,7 +195,11 @@ def generation_defect(recorded: RecordedGeneration, *, limits: ResultLimits, row
     if len(tokens) > most:
         return _too_long(len(tokens), most)
     extremes = Extremes.of(tokens, recorded.generation.logprobs, recorded.generation.columns)
-    return _token_defect(extremes, row.vocabulary or _ALL_TOKENS) or _logprob_defect(extremes)
+    return (
+        _token_defect(extremes, row.vocabulary or _ALL_TOKENS)
+        or _logprob_defect(extremes)
+        or _experts_defect(recorded.generation.columns, {row.mixture} if row.mixture else ())
+    )
 
 
 def reward_defect(trajectory: Trajectory, limits: ResultLimits) -> Defect | None:
@@ -226,6 +236,7 @@ def _defect(part: Trajectories, limits: _Strictest) -> Defect | None:
         _token_defect(part.extremes, limits.vocabulary)
         or _length_defect(part, limits)
         or _logprob_defect(part.extremes)
+        or _experts_defect(part.token_columns, limits.mixtures)
         or _reward_defect(part, limits)
         or next((defect for _, item in part.with_details() if (defect := _detail_defect(item, limits))), None)
     )
@@ -237,6 +248,16 @@ def _token_defect(extremes: Extremes, vocabulary: float) -> Defect | None:
         return None
     cause = f"token id {largest} is not below the vocabulary of {vocabulary:.0f}; use the tokenizer of the model"
     return Defect(limit="token_id", boundary=Boundary.ENGINE, cause=cause)
+
+
+def _experts_defect(columns: TokenColumns, mixtures: Collection[Mixture]) -> Defect | None:
+    """Returns the defect of experts that are not those of the only mixture; of several, each policy has its own."""
+    experts = columns.get(TokenColumn.EXPERTS)
+    if experts is None or not mixtures or (len(mixtures) == 1 and not has_other_experts(experts, *mixtures).any()):
+        return None
+    known = " or ".join(str(mixture) for mixture in mixtures)
+    cause = f"its column of experts is not that of a model with {known}; use the model of the policy"
+    return Defect(limit="experts", boundary=Boundary.ENGINE, cause=cause)
 
 
 def _length_defect(part: Trajectories, limits: _Strictest) -> Defect | None:

@@ -16,6 +16,7 @@ from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.nodes import MAX_CAPACITY, JoinResult, NodeFacts
 from astraflow.contract.rollouts.limits import RowLimits
+from astraflow.contract.rollouts.recording import Mixture
 from astraflow.dataflow.operations.nodes import Membership, NodeOperations
 from astraflow.dataflow.operations.trainers import TrainerOperations
 from astraflow.dataflow.pool.credentials import Credentials
@@ -109,7 +110,11 @@ class TrainerDataService(TrainerDataServicer):
             Version(request.version),
             backend=request.backend,
             is_simulated=request.is_simulated,
-            limits=RowLimits(vocabulary=request.vocabulary or None, tokens=request.max_row_tokens or None),
+            limits=RowLimits(
+                vocabulary=request.vocabulary or None,
+                tokens=request.max_row_tokens or None,
+                mixture=from_message(request.mixture, Mixture) if request.HasField("mixture") else None,
+            ),
             batching=from_message(request.batching, BatchingFacts) if request.HasField("batching") else None,
             damage=request.damage,
         )

@@ -66,7 +66,7 @@ def _is_safe_end(tokens: Int32Array, stops: Sequence[str], decode: Decode) -> bo
 
 
 def _cut(generation: Generation, length: int) -> Generation:
-    """Returns the first tokens of a generation, without routes: those of its continuation include them."""
+    """Returns the first tokens of a generation."""
     spans: list[VersionSpan] = []
     remaining = length
     for span in generation.spans:
@@ -79,5 +79,4 @@ def _cut(generation: Generation, length: int) -> Generation:
         logprobs=generation.logprobs[:length],
         spans=tuple(spans),
         columns=section(generation.columns, 0, length),
-        routes=None,
     )

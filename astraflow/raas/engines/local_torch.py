@@ -29,6 +29,7 @@ from astraflow.raas.engines.base import COARSE, EXACT, ROUNDED, EngineGauges, Lo
 from astraflow.raas.engines.local.batcher import BatchLimits
 from astraflow.raas.engines.local.choice import exact_batcher
 from astraflow.raas.engines.local.coarse import Coarsening, WeightForm
+from astraflow.raas.engines.local.experts import ExpertRecorder
 from astraflow.raas.engines.local.parameters import (
     LayerAdapter,
     StagedTensor,
@@ -102,7 +103,6 @@ class LocalTorchEngine:
     """
 
     is_simulated = False
-    records = TOP_COLUMNS | {TokenColumn.SUPPORT}
     evaluation_mode = EvaluationMode.SECOND_ENGINE
 
     def __init__(self, options: LocalTorchOptions, model: Mapping[str, Any]) -> None:
@@ -117,6 +117,9 @@ class LocalTorchEngine:
         self._seed = secrets.randbits(62) if options.seed is None else options.seed
         self._rounding = RoundingWatch(dtype_of(dtype))
         self._adapters = UnmergedAdapters(self._model)
+        self.records = TOP_COLUMNS | {TokenColumn.SUPPORT}
+        if ExpertRecorder(self._model).mixture is not None:
+            self.records |= {TokenColumn.EXPERTS}
         self._coarsening = Coarsening(self._model, options.weights)
         self._tolerance = EXACT if dtype == torch.float32 else ROUNDED
         self._limits = options.limits
@@ -356,6 +359,8 @@ class LocalTorchEngine:
                 code="engine.invalid_sampling",
             )
         unsupported = [name for name in _UNSUPPORTED if getattr(sampling, name)]
+        if sampling.experts and TokenColumn.EXPERTS not in self.records:
+            unsupported.append("experts")
         if unsupported:
             raise InvalidInput(
                 f"cannot sample with {', '.join(unsupported)}: the engine local_torch does not have it; use the engine "
@@ -383,4 +388,4 @@ def _base_of(weights: VerifiedWeights, *, is_merged: bool) -> tuple[bytes, froze
     return weights.adapter_base.manifest.root_hash, merged
 
 
-_UNSUPPORTED = ("json_schema", "regex", "with_routes")
+_UNSUPPORTED = ("json_schema", "regex")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from hashlib import blake2b
 
@@ -11,6 +11,7 @@ import numpy as np
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, joined
+from astraflow.contract.rollouts.recording import ColumnNeeds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Int32Array
@@ -100,15 +101,13 @@ class ServedPolicies(Mapping[PolicyId, ServedPolicy]):
         turns: TurnTimes | None = None,
         sampling_check: SamplingCheck | None = None,
         *,
-        top_tokens: Mapping[PolicyId, int] | None = None,
+        columns: Mapping[PolicyId, ColumnNeeds] | None = None,
     ) -> dict[PolicyId, PolicyClient]:
         """Returns the policy clients for the workflow of a task. turns: records durations of sampled groups.
-        sampling_check: records the samples that must not be trained. top_tokens: `FlowSpec.top_tokens`."""
-        counts = top_tokens or {}
+        sampling_check: records the samples that must not be trained. columns: `FlowSpec.columns`."""
+        needs = columns or {}
         return {
-            policy: TaskPolicy(
-                served, task, recorder, counters, turns, sampling_check, top_tokens=counts.get(policy, 0)
-            )
+            policy: TaskPolicy(served, task, recorder, counters, turns, sampling_check, columns=needs.get(policy))
             for policy, served in self._policies.items()
         }
 
@@ -130,10 +129,10 @@ class TaskPolicy:
         turns: TurnTimes | None = None,
         sampling_check: SamplingCheck | None = None,
         *,
-        top_tokens: int = 0,
+        columns: ColumnNeeds | None = None,
     ) -> None:
         self._served = served
-        self._top_tokens = top_tokens
+        self._columns = columns
         self._task = task
         self._recorder = recorder
         self._counters = counters
@@ -180,8 +179,8 @@ class TaskPolicy:
 
     def _recording(self, sampling: Sampling) -> Sampling:
         """Returns the sampling with the columns that training needs of the tokens."""
-        if self._top_tokens:
-            sampling = replace(sampling, top_tokens=self._top_tokens)
+        if self._columns is not None:
+            sampling = replace(sampling, **asdict(self._columns))
         check, served = self._sampling_check, self._served
         is_trained = check is not None and served.policy in check.temperatures
         return sampling.recording_support() if is_trained and TokenColumn.SUPPORT in served.engine.records else sampling

@@ -10,6 +10,7 @@ from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, ordinal_of
 from astraflow.contract.rollouts.agent_calls import MAX_EPISODE_CHARACTERS, AgentCall
 from astraflow.contract.rollouts.failures import Boundary, Failure, RolloutFailed
+from astraflow.contract.rollouts.recording import ColumnNeeds
 from astraflow.contract.rollouts.tasks import Task, prompt_position
 from astraflow.contract.rollouts.timelines import EPISODE, Hop
 from astraflow.contract.rollouts.trajectories import Episode, Trajectory
@@ -43,8 +44,8 @@ class BuiltFlow:
     """Attach the text of every trajectory, not only of sampled groups."""
     temperatures: Mapping[PolicyId, float] = field(default_factory=dict)
     """`FlowSpec.temperatures`; empty when any sampling is allowed."""
-    top_tokens: Mapping[PolicyId, int] = field(default_factory=dict)
-    """`FlowSpec.top_tokens`."""
+    columns: Mapping[PolicyId, ColumnNeeds] = field(default_factory=dict)
+    """`FlowSpec.columns`."""
     filters: tuple[str, ...] = ()
     """Options of the workflow that remove tokens from sampling, so that engines must record kept sets for training."""
 
@@ -140,7 +141,7 @@ class Runner:
             async with asyncio.timeout(self._timeout_s) as limit:
                 async with self._policies_for(task) as policies:
                     clients = policies.for_task(
-                        task, recorder, self._counters, turns, sampling_check, top_tokens=flow.top_tokens
+                        task, recorder, self._counters, turns, sampling_check, columns=flow.columns
                     )
                     # A pinned task is judged by the versions for training: only what it evaluates is pinned.
                     judges = self._policies.for_task(task, recorder, self._counters) if task.pinned else clients

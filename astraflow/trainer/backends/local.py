@@ -285,6 +285,7 @@ def engine_spec(
         batching=None if options.batching == "auto" else Batching(options.batching),
         recompute=options.recompute,
         balances_experts=algorithm.balance_coefficient > 0,
+        replays_experts=algorithm.router_replay,
         compile_blocks=options.compile_blocks,
         float8=options.float8,
     )

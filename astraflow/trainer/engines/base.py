@@ -133,6 +133,9 @@ class Pack:
     temperatures: Tensor | None = None
     """float32 `[tokens, 1]`: `TokenColumn.TEMPERATURE`; None: that of the algorithm."""
 
+    experts: Tensor | None = None
+    """uint8 `[tokens, bytes]`: `TokenColumn.EXPERTS`; None: no token has any."""
+
     def target_tensors(self) -> dict[str, Tensor]:
         """Returns what the head needs of the trained tokens, by field; without absent fields."""
         names = ("targets", "candidates", "support", "temperatures")

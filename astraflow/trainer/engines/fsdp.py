@@ -24,6 +24,7 @@ from astraflow.trainer.engines.mesh import GroupRanks, RankMesh
 from astraflow.trainer.engines.scoring.balance import check_routers
 from astraflow.trainer.engines.scoring.choice import BatchingChoice, choose_batching, choose_demanded
 from astraflow.trainer.engines.scoring.options import apply_options
+from astraflow.trainer.engines.scoring.replay import replay_experts
 from astraflow.trainer.engines.scoring.scorer import Scorer
 from astraflow.trainer.engines.sequence import SequenceScorer
 from astraflow.trainer.engines.spec import EngineSpec
@@ -80,6 +81,8 @@ class FsdpEngine:
         }
         self.choice = choices[ModelRole.POLICY]
         """Batching of the policy, and why."""
+        if spec.replays_experts:
+            roots[ModelRole.POLICY].replay_experts(policy)
         for role, root in roots.items():
             if role not in choices and isinstance(root, _Root):
                 root.follow(policy)
@@ -288,6 +291,14 @@ class _Root(nn.Module):
             choice = self(lambda: choose_demanded(whole, demanded))
         reshard(self)
         return choice
+
+    @torch.no_grad()
+    def replay_experts(self, whole: Scorer) -> None:
+        """Makes a scorer compute tokens with the experts of their packs. Collective. Raises: InvalidInput."""
+        self(lambda: replay_experts(whole))
+        if isinstance(self.scorer, SequenceScorer):
+            self.scorer.attach()
+        reshard(self)
 
     def follow(self, policy: Scorer) -> None:
         """Computes in the batching of the policy."""

@@ -15,6 +15,7 @@ from astraflow.trainer.engines.base import Batching, Layout, ModelRole, Pack, Up
 from astraflow.trainer.engines.scoring.balance import check_routers
 from astraflow.trainer.engines.scoring.choice import choose_demanded
 from astraflow.trainer.engines.scoring.options import apply_options
+from astraflow.trainer.engines.scoring.replay import replay_experts
 from astraflow.trainer.engines.scoring.scorer import Scorer
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.engines.values import build_optimizers, joined_states, restore_optimizers, value_scorer
@@ -39,6 +40,8 @@ class LocalEngine:
             spec, model, trained_weights(model, spec.adapters), critic=self._scorers.get(ModelRole.CRITIC)
         )
         self._constants = constant_weights(model, spec.adapters)
+        if spec.replays_experts:
+            replay_experts(policy)
         if spec.needs_reference:
             is_whole = spec.adapters is None
             self._scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False) if is_whole else policy

@@ -16,6 +16,7 @@ from transformers import AttentionInterface
 
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.contract.errors import InternalError, InvalidInput
+from astraflow.models.routers import CHOICES
 from astraflow.trainer.engines.attention.attention import PackAttention, Plans, packed_attention, plan_of_layer
 from astraflow.trainer.engines.attention.kernels import AttentionPlan
 from astraflow.trainer.engines.base import Pack, Segment
@@ -95,9 +96,18 @@ class SequenceScorer(nn.Module):
             arguments={
                 "position_ids": _uploaded(positions, self._device),
                 "sequence_plans": (plans, self._group),
+                **self._replayed(pack, begin, begin + part, width + padding),
             },
             tokens=len(pack.targets),
         )
+
+    def _replayed(self, pack: Pack, begin: int, end: int, width: int) -> dict[str, Tensor]:
+        """Returns the argument with the experts to replay in a slice of a pack that is padded to a width."""
+        choices = self.scorer.choices(pack)
+        if choices is None:
+            return {}
+        padded = pad(choices, (0, 0, 0, 0, 0, width - len(choices)), value=-1)
+        return {CHOICES: _uploaded(padded[begin:end], self._device)}
 
     def forward(self, inputs: SliceInputs, temperature: float = 1.0) -> TokenScores:
         """Returns the scores of all the pack's targets, on every rank of the group, with gradient.
@@ -112,6 +122,7 @@ class SequenceScorer(nn.Module):
             logprobs=_gathered(own.logprobs, inputs, self._group),
             entropy=_gathered(own.entropy, inputs, self._group),
             top_logprobs=None if own.top_logprobs is None else _gathered(own.top_logprobs, inputs, self._group),
+            replayed_choices=None if own.replayed_choices is None else _summed(own.replayed_choices, self._group),
         )
 
 
@@ -178,6 +189,13 @@ def _gathered(own: Tensor, inputs: SliceInputs, group: SequenceGroup) -> Tensor:
     placed = own.new_zeros((inputs.tokens, *own.shape[1:])).index_copy(0, inputs.own_tokens, own)
     result: Tensor = _SumForward.apply(placed, group.group)  # type: ignore[no-untyped-call]  # torch's
     return result
+
+
+def _summed(values: Tensor, group: SequenceGroup) -> Tensor:
+    """Returns the sum over the group, of values without gradient."""
+    total = values.clone()
+    dist.all_reduce(total, group=group.group)
+    return total
 
 
 def _to_heads(values: Tensor, group: SequenceGroup) -> Tensor:

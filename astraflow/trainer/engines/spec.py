@@ -36,6 +36,8 @@ class EngineSpec:
     """Activations that the backward pass computes again instead of keeping them."""
     balances_experts: bool = False
     """True if the training pass computes the loss for the balance of experts."""
+    replays_experts: bool = False
+    """True if the policy and its reference compute tokens with the experts that the engine chose."""
     compile_blocks: bool = False
     """Compiles the blocks of the models."""
     float8: bool = False

@@ -33,6 +33,7 @@ _UNSUPPORTED = {
     "critic": None,
     "float8": False,
     "recompute": "none",
+    "replays_experts": False,
 }
 """Fields of `EngineSpec` that this engine does not have, with the values that do not use them."""
 

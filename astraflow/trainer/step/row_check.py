@@ -13,18 +13,24 @@ from transformers import PretrainedConfig
 
 from astraflow.contract.batches import Batch, Rows
 from astraflow.contract.ids import node_name
+from astraflow.contract.rollouts.expert_columns import has_other_experts
 from astraflow.contract.rollouts.limits import MAX_LOGPROB, MIN_LOGPROB, RowLimits
-from astraflow.contract.rollouts.token_columns import ID_COLUMNS
+from astraflow.contract.rollouts.token_columns import ID_COLUMNS, TokenColumn
 from astraflow.contract.rollouts.trajectories import NO_VERSION, TrajectoryColumns
 from astraflow.contract.training_metrics import DROPPED_PREFIX, DROPPED_ROWS
+from astraflow.models.mixtures import mixture_of
 from astraflow.runtime.logs import get_logger
 
 log = get_logger()
 
 
 def row_limits_of(config: PretrainedConfig) -> RowLimits:
-    """Returns the limits of a model: rows of its embedding, and positions if it states their number."""
-    return RowLimits(vocabulary=config.vocab_size, tokens=getattr(config, "max_position_embeddings", None))
+    """Returns the limits of a model: rows of its embedding, positions if it states their number, and experts."""
+    return RowLimits(
+        vocabulary=config.vocab_size,
+        tokens=getattr(config, "max_position_embeddings", None),
+        mixture=mixture_of(config.to_dict()),
+    )
 
 
 def without_bad_rows(
@@ -62,6 +68,9 @@ def _bad_rows(columns: TrajectoryColumns, limits: RowLimits, *, newest: int) -> 
     for column in ID_COLUMNS & columns.token_columns.keys():
         largest = columns.token_columns[column].max(1, initial=0)
         yield from _of_entries(largest >= (limits.vocabulary or 2**31), logprob_ends, "token_id")
+    experts = columns.token_columns.get(TokenColumn.EXPERTS)
+    if experts is not None and limits.mixture is not None:
+        yield from _of_entries(has_other_experts(experts, limits.mixture), logprob_ends, "experts")
     yield from _of_rows(np.diff(token_ends) > (limits.tokens or np.inf), "tokens")
     yield from _of_rows(begins_written, "no_context")
     yield from _of_entries(~is_logprob, logprob_ends, "logprob")

@@ -38,6 +38,10 @@ _ROLES = {Pass.REFERENCE: ModelRole.REFERENCE, Pass.TEACHER: ModelRole.TEACHER}
 """Roles of the passes with logprobs at the start of a batch, in addition to the policy's role."""
 
 
+_CHANGED, _REPLAYED = "changed_experts", "replayed_experts"
+"""Names of the replayed experts that the router would not have chosen, whose share is a metric, and of all of them."""
+
+
 class StepPlanner:
     """Plans steps on the first rank."""
 
@@ -273,6 +277,9 @@ class StepRunner:
                     sums.add_mismatch(
                         measure_mismatch(scores.logprobs.detach(), part, rows=len(statistics.rows.groups))
                     )
+                if scores.replayed_choices is not None:
+                    changed, replayed = scores.replayed_choices
+                    sums.add({_CHANGED: changed, _REPLAYED: replayed})
                 if scores.balance is None:
                     return result.loss
                 sums.add({"balance_loss": len(part.row_indices) * scores.balance})
@@ -312,6 +319,9 @@ class _StepSums:
         """Adds the sums of all ranks; collective."""
         policy, critic = (self.updates[role] for role in (ModelRole.POLICY, ModelRole.CRITIC))
         totals = ranks.sum(torch.stack(list(self._sums.values()))).tolist() if self._sums else []
+        means = {name: total / max(self.tokens, 1) for name, total in zip(self._sums, totals, strict=True)}
+        if replayed := means.pop(_REPLAYED, 0.0):
+            means[_CHANGED] /= replayed
         mismatch = None if self._mismatch is None else self._mismatch.over(ranks)
         return StepResult(
             loss=_mean(self.losses[ModelRole.POLICY]),
@@ -324,7 +334,7 @@ class _StepSums:
             }
             if critic
             else {},
-            token_means={name: total / max(self.tokens, 1) for name, total in zip(self._sums, totals, strict=True)},
+            token_means=means,
             mismatch={} if mismatch is None else mismatch.metrics(bound=self._max_mismatch),
             row_mismatch=() if mismatch is None else mismatch.rows.tolist(),
             seconds=seconds,

@@ -86,6 +86,8 @@ class Share:
     """int32 `[tokens, n]`: `TokenColumn.SUPPORT`; None if every token was sampled from the whole vocabulary."""
     temperature: Tensor | None = None
     """float32 `[tokens, 1]`: `TokenColumn.TEMPERATURE`; None if every token was sampled at that of the algorithm."""
+    experts: Tensor | None = None
+    """uint8 `[tokens, bytes]`: `TokenColumn.EXPERTS`; None if no engine recorded them."""
 
     def token_data(self, device: torch.device) -> TokenData:
         """Returns this rank's tokens of the whole batch on `device`, with the advantages of their rows."""
@@ -148,7 +150,9 @@ class Share:
 _TURN_TENSORS = ("turn_rows", "turn_indices", "turn_lengths", "turn_rewards", "turn_discounts")
 _SHARE_TENSORS = ("row_advantages", "is_own_version", *_TURN_TENSORS, "behaviour_logprobs")
 _TOKEN_TENSORS = ("teacher_logprobs", "top_tokens", "top_logprobs")
-_OPTIONAL_TENSORS = (*_TOKEN_TENSORS, "support", "temperature")
+_OPTIONAL_TENSORS = (*_TOKEN_TENSORS, "support", "temperature", "experts")
+_PACK_COLUMNS = {"top_tokens": "candidates", "support": "support", "temperature": "temperatures", "experts": "experts"}
+"""Fields of packs by the tensors of a share that they are parts of."""
 _PACK_TENSORS = ("input_ids", "predictors", "targets")
 
 
@@ -182,12 +186,12 @@ def _decode_packs(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> li
 
 
 def _with_columns(packs: Sequence[Pack], tensors: Mapping[str, Tensor]) -> Sequence[Pack]:
-    """Returns the packs with their parts of the columns that the head needs. tensors: of all packs, in order."""
+    """Returns the packs with their parts of the columns. tensors: of all packs, in order."""
     sizes = [len(pack.targets) for pack in packs]
-    for field, name in (("candidates", "top_tokens"), ("support", "support"), ("temperatures", "temperature")):
+    for name, field in _PACK_COLUMNS.items():
         if name in tensors:
             values = tensors[name]
-            parts = (values if values.is_floating_point() else values.long()).split(sizes)
+            parts = (values.long() if values.dtype == torch.int32 else values).split(sizes)
             packs = [replace(pack, **{field: part}) for pack, part in zip(packs, parts, strict=True)]
     return packs
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.token_columns import (
-    MAX_WIDTH,
     ColumnArray,
     TokenColumn,
     TokenColumns,
@@ -32,14 +31,15 @@ def columns_size(entries: Iterable[pb.TokenColumn], *, tokens: int) -> int:
     known: set[str] = set()
     size = 0
     for entry in entries:
-        if entry.name not in _COLUMNS or entry.name in known or not 0 < entry.width <= MAX_WIDTH:
+        column = _COLUMNS.get(entry.name)
+        if column is None or entry.name in known or not 0 < entry.width <= column.max_width:
             raise InvalidInput(
-                f"cannot decode the token column {entry.name!r} of width {entry.width}: it is unknown, sent twice, or "
-                f"not 1 to {MAX_WIDTH} wide; send {', '.join(_COLUMNS)} at most once each",
+                f"cannot decode the token column {entry.name!r} of width {entry.width}: it is unknown, sent twice, "
+                f"empty or too wide; send {', '.join(_COLUMNS)} at most once each",
                 code="token_column.unknown",
             )
         known.add(entry.name)
-        size += tokens * entry.width * _COLUMNS[entry.name].dtype.itemsize
+        size += tokens * entry.width * column.dtype.itemsize
     return size
 
 

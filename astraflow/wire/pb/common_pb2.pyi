@@ -159,7 +159,7 @@ class TokenColumn(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     WIDTH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """top_tokens (int32), top_logprobs (float16), support (int32), temperature (float32)."""
+    """top_tokens (int32), top_logprobs (float16), support (int32), temperature (float32), experts (uint8)."""
     width: _builtins.int
     def __init__(
         self,

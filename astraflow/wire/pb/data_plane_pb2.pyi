@@ -141,20 +141,21 @@ class FlowSpec(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @_typing.final
-    class TopTokensEntry(_message.Message):
+    class ColumnsEntry(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
 
         KEY_FIELD_NUMBER: _builtins.int
         VALUE_FIELD_NUMBER: _builtins.int
         key: _builtins.str
-        value: _builtins.int
+        @_builtins.property
+        def value(self) -> Global___ColumnNeeds: ...
         def __init__(
             self,
             *,
             key: _builtins.str = ...,
-            value: _builtins.int = ...,
+            value: Global___ColumnNeeds | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
         _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -166,7 +167,7 @@ class FlowSpec(_message.Message):
     EVALUATION_SHARE_FIELD_NUMBER: _builtins.int
     ATTACHES_TEXTS_FIELD_NUMBER: _builtins.int
     TEMPERATURES_FIELD_NUMBER: _builtins.int
-    TOP_TOKENS_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     workflow: _builtins.str
     reward: _builtins.str
@@ -179,8 +180,8 @@ class FlowSpec(_message.Message):
         """Temperature of the algorithm of each trained policy; nodes record samples of other distributions."""
 
     @_builtins.property
-    def top_tokens(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Most likely tokens that engines record of every token that a policy writes; absent: none."""
+    def columns(self) -> _containers.MessageMap[_builtins.str, Global___ColumnNeeds]:
+        """Columns that engines record of every token that a policy writes; absent: none."""
 
     def __init__(
         self,
@@ -191,17 +192,41 @@ class FlowSpec(_message.Message):
         evaluation_share: _builtins.float | None = ...,
         attaches_texts: _builtins.bool = ...,
         temperatures: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
-        top_tokens: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        columns: _abc.Mapping[_builtins.str, Global___ColumnNeeds] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "evaluation_share", b"evaluation_share"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "attaches_texts", b"attaches_texts", "evaluation_share", b"evaluation_share", "id", b"id", "reward", b"reward", "temperatures", b"temperatures", "top_tokens", b"top_tokens", "workflow", b"workflow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "attaches_texts", b"attaches_texts", "columns", b"columns", "evaluation_share", b"evaluation_share", "id", b"id", "reward", b"reward", "temperatures", b"temperatures", "workflow", b"workflow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evaluation_share: _TypeAlias = _typing.Literal["evaluation_share"]  # noqa: Y015
     _WhichOneofArgType__evaluation_share: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluation_share) -> _WhichOneofReturnType__evaluation_share | None: ...
 
 Global___FlowSpec: _TypeAlias = FlowSpec  # noqa: Y015
+
+@_typing.final
+class ColumnNeeds(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOP_TOKENS_FIELD_NUMBER: _builtins.int
+    EXPERTS_FIELD_NUMBER: _builtins.int
+    top_tokens: _builtins.int
+    """Most likely tokens with their logprobs. Count; 0: none."""
+    experts: _builtins.bool
+    """Experts of a mixture that computed each token."""
+    def __init__(
+        self,
+        *,
+        top_tokens: _builtins.int = ...,
+        experts: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["experts", b"experts", "top_tokens", b"top_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ColumnNeeds: _TypeAlias = ColumnNeeds  # noqa: Y015
 
 @_typing.final
 class LeaseRequest(_message.Message):
@@ -805,6 +830,7 @@ class AttachRequest(_message.Message):
     MAX_ROW_TOKENS_FIELD_NUMBER: _builtins.int
     DAMAGE_FIELD_NUMBER: _builtins.int
     BATCHING_FIELD_NUMBER: _builtins.int
+    MIXTURE_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
     """The trainer's current version, from its checkpoint; 0 at first."""
@@ -821,6 +847,10 @@ class AttachRequest(_message.Message):
     def batching(self) -> _common_pb2.BatchingFacts:
         """Absent for a trainer that does not compute packs."""
 
+    @_builtins.property
+    def mixture(self) -> Global___Mixture:
+        """Shape of its model's mixture of experts; absent for a dense model."""
+
     def __init__(
         self,
         *,
@@ -832,14 +862,43 @@ class AttachRequest(_message.Message):
         max_row_tokens: _builtins.int = ...,
         damage: _builtins.str = ...,
         batching: _common_pb2.BatchingFacts | None = ...,
+        mixture: Global___Mixture | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batching", b"batching"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batching", b"batching", "mixture", b"mixture"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "batching", b"batching", "damage", b"damage", "is_simulated", b"is_simulated", "max_row_tokens", b"max_row_tokens", "policy", b"policy", "version", b"version", "vocabulary", b"vocabulary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "batching", b"batching", "damage", b"damage", "is_simulated", b"is_simulated", "max_row_tokens", b"max_row_tokens", "mixture", b"mixture", "policy", b"policy", "version", b"version", "vocabulary", b"vocabulary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AttachRequest: _TypeAlias = AttachRequest  # noqa: Y015
+
+@_typing.final
+class Mixture(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYERS_FIELD_NUMBER: _builtins.int
+    CHOSEN_FIELD_NUMBER: _builtins.int
+    EXPERTS_FIELD_NUMBER: _builtins.int
+    layers: _builtins.int
+    """Layers of the model, those without experts included."""
+    chosen: _builtins.int
+    """Experts that compute a token in a layer."""
+    experts: _builtins.int
+    """Experts of a layer."""
+    def __init__(
+        self,
+        *,
+        layers: _builtins.int = ...,
+        chosen: _builtins.int = ...,
+        experts: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen", "experts", b"experts", "layers", b"layers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Mixture: _TypeAlias = Mixture  # noqa: Y015
 
 @_typing.final
 class AttachReply(_message.Message):

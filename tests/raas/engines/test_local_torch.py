@@ -14,7 +14,9 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen2Config
 
 from astraflow.contract.errors import Conflict, InternalError, InvalidInput, Unavailable
+from astraflow.contract.rollouts.expert_columns import decoded_experts
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, joined
+from astraflow.contract.rollouts.recording import Mixture
 from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.contract.weights import Dtype
@@ -23,6 +25,7 @@ from astraflow.models.causal import hidden_states
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import Engine, PauseMode
 from astraflow.raas.engines.local import parameters, slots
+from astraflow.raas.engines.local.batcher import Predictions
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
 from tests.errors import raises_code
@@ -88,6 +91,31 @@ async def test_the_most_likely_tokens_are_recorded_for_requests_that_ask(engine:
         assert np.isfinite(logprobs[position]).sum() == 6  # the others cannot be sampled
         assert logprobs[position, tokens[position] == token] == pytest.approx(logprob, abs=2e-3)
     np.testing.assert_allclose(np.exp(logprobs.astype(np.float64)).sum(1), 1, atol=2e-3)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("family", ["qwen3", "qwen35", "gpt_oss"])
+async def test_experts_are_those_that_predicted_each_token(family: str) -> None:
+    spec = {**make_torch.TINY, "family": family, "experts": 5, "experts_per_token": 2, "heads": 4}
+    model = make_torch.model(spec=spec)
+    chosen: list[torch.Tensor] = []
+    for block in model.model.layers:
+        gate = block.mlp.router if family == "gpt_oss" else block.mlp.gate
+        gate.register_forward_hook(lambda _module, _inputs, output: chosen.append(output[2]))
+    texts = prompts(6)
+    async with serving(lambda: local(spec), make_torch.published(model)) as engine:
+        generations = await generated(engine, texts, Sampling(max_new_tokens=7, experts=True))
+        turn = np.concatenate([texts[0], generations[0].tokens, texts[1]])
+        texts, generations = (
+            [*texts, turn],
+            [*generations, await engine.generate("turn", turn, Sampling(max_new_tokens=3, experts=True))],
+        )
+    for text, generation in zip(texts, generations, strict=True):
+        chosen.clear()
+        model(torch.from_numpy(np.concatenate([text, generation.tokens]).astype(np.int64))[None])
+        expected = torch.stack([layer.sort(-1).values for layer in chosen], 1)[len(text) - 1 : -1]
+        recorded = decoded_experts(generation.columns[TokenColumn.EXPERTS], Mixture(layers=2, chosen=2, experts=5))
+        np.testing.assert_array_equal(np.sort(recorded, -1), expected)
 
 
 @pytest.mark.anyio
@@ -187,7 +215,7 @@ async def test_a_turn_after_a_weight_update_is_of_the_new_version(engine: Engine
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("option", [{"json_schema": "{}"}, {"regex": "a"}, {"with_routes": True}])
+@pytest.mark.parametrize("option", [{"json_schema": "{}"}, {"regex": "a"}, {"experts": True}])
 async def test_unsupported_sampling_options_are_refused(engine: Engine, option: dict[str, Any]) -> None:
     with raises_code(InvalidInput, "engine.unsupported_sampling", *option, "sglang or vllm"):
         await engine.generate("a", PROMPT, Sampling(max_new_tokens=5, **option))
@@ -495,7 +523,7 @@ async def test_a_failed_prefill_loses_no_other_request(
     await within(engine.generate("warm", text, Sampling(max_new_tokens=8)))
     prefill, began = slots.SlotBatcher._prefill, count()
 
-    def failing(self: slots.SlotBatcher, first: int, joining: list[Any]) -> torch.Tensor:
+    def failing(self: slots.SlotBatcher, first: int, joining: list[Any]) -> Predictions:
         if next(began) == fails:
             raise MemoryError("no room for keys")
         return prefill(self, first, joining)

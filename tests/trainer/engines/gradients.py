@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,9 @@ from transformers import (
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from astraflow.algorithms.config import AlgorithmConfig
-from astraflow.contract.batches import Batch, Row
+from astraflow.contract.batches import Batch, Row, Rows
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.rollouts.recording import Mixture
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.models.causal import named_weights
@@ -41,6 +42,7 @@ from astraflow.trainer.ranks.process import run_rank
 from astraflow.trainer.step.runner import StepRunner
 from astraflow.trainer.step.shares import Share
 from tests.trainer.plain_critic import ALGORITHM, PlainCritic
+from tests.trainer.plain_experts import expert_column, force_experts
 from tests.trainer.plain_losses import PLAIN_LOSSES
 from tests.trainer.step_gradients import adapters_of, peft_adapters
 
@@ -61,6 +63,8 @@ class Case:
     published: WeightsDtype = "float32"
     has_critic: bool = False
     experts: int = 0
+    replays: bool = False
+    """Replays the experts of `expert_column`."""
     is_bfloat16: bool = False
     """Computes in bfloat16, in which a gradient has two digits."""
     loss: str = "ppo"
@@ -160,6 +164,8 @@ def reference_gradient(case: Case, batch: Batch) -> dict[str, Tensor]:
     total = sum(row.trajectory.model_tokens for row in batch.rows)
     for row in batch.rows:
         trajectory = row.trajectory
+        if case.replays:
+            force_experts(model, [trajectory], len(trajectory.tokens), mixture_of(case))
         ids = torch.from_numpy(trajectory.tokens.astype(np.int64))
         distribution = model(input_ids=ids[None], use_cache=False).logits[0].log_softmax(-1)
         places = torch.from_numpy(np.flatnonzero(trajectory.loss_mask()))
@@ -213,6 +219,7 @@ class GradientWork:
                 adapters=adapters,
                 batching=None if case.batching is None else Batching(case.batching),
                 recompute=case.recompute,  # type: ignore[arg-type]  # JSON
+                replays_experts=case.replays,
             ),
             Sharding(
                 mesh=RankMesh.create(CPU, replicas=case.replicas, sequence_ranks=case.sequence_ranks),
@@ -233,6 +240,20 @@ class GradientWork:
             facts={"loss": result.loss, "means": dict(result.token_means), "held": held, "batching": batching},
             arrays={name: _whole(gradient).numpy() for name, gradient in gradients.items() if gradient is not None},
         )
+
+
+def mixture_of(case: Case) -> Mixture:
+    """Returns the shape of the model's mixture."""
+    return Mixture(layers=2, chosen=2, experts=case.experts)
+
+
+def with_experts(case: Case, batch: Batch) -> Batch:
+    """Returns a batch with recorded experts, if the case replays them."""
+    if not case.replays:
+        return batch
+    rows = Rows.of(batch.rows)
+    parts = [replace(row.trajectory, token_columns=expert_column(row.trajectory, mixture_of(case))) for row in rows]
+    return replace(batch, rows=tuple(replace(row, trajectory=part) for row, part in zip(rows, parts, strict=True)))
 
 
 def algorithm(case: Case) -> AlgorithmConfig:

@@ -20,6 +20,7 @@ from tests.trainer.engines.gradients import (
     facts_of,
     model_of,
     reference_gradient,
+    with_experts,
     work_of,
 )
 from tests.trainer.plain_losses import PLAIN_LOSSES
@@ -59,7 +60,7 @@ def outcome(rank_group: RankGroup, case: Case, batch: str, *, micro_batch_tokens
         cost=ForwardCost.of_model(model_of(case)),
         batching=Batching.ROWS if case.batching == "rows" else Batching.PACKED,  # which shares short prompts too
     )
-    shares = planner.plan(BATCHES[batch]).shares
+    shares = planner.plan(with_experts(case, BATCHES[batch])).shares
     messages = [facts_of(case, shares[rank // case.sequence_ranks]) for rank in range(RANKS)]
     work: GradientWork = work_of()
     own, answers = rank_group.call("gradient", lambda: work.gradient(messages[0]), messages=messages[1:])
@@ -90,6 +91,9 @@ CASES = [
     Case(experts=6),
     Case(experts=6, lora_rank=4),
     Case(experts=6, replicas=2, sequence_ranks=2, recompute="selective"),
+    Case(experts=6, replays=True, recompute="full", has_reference=True),
+    Case(experts=6, replays=True, replicas=2, sequence_ranks=2, recompute="selective", has_critic=True),
+    Case(experts=6, replays=True, batching="tree", lora_rank=4),
     *(Case(loss=loss) for loss in sorted(PLAIN_LOSSES.keys() - {"ppo"})),
     Case(batching="tree", has_critic=True),
     Case(batching="tree", replicas=2, syncs_each_pack=True, recompute="selective"),
@@ -107,7 +111,7 @@ CASES = [
 def test_any_division_over_ranks_has_the_gradient_of_a_plain_loop(
     rank_group: RankGroup, case: Case, batch: str
 ) -> None:
-    expected = reference_gradient(case, BATCHES[batch])
+    expected = reference_gradient(case, with_experts(case, BATCHES[batch]))
 
     result = outcome(rank_group, case, batch)
 

@@ -9,13 +9,14 @@ import pytest
 from astraflow.contract.batches import Batch, Row
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.rollouts.limits import RowLimits
+from astraflow.contract.rollouts.recording import Mixture
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.trainer.step.row_check import without_bad_rows
 from tests import make
 
-LIMITS = RowLimits(vocabulary=32, tokens=8)
+LIMITS = RowLimits(vocabulary=32, tokens=8, mixture=Mixture(layers=2, chosen=1, experts=4))
 
 
 def batch_of(*trajectories: Trajectory, per_task: int = 1, version: int = 3) -> Batch:
@@ -45,6 +46,7 @@ BAD = {
     "no_context": trajectory(spans=(WRITTEN, Span(author=Author.CONTEXT, length=3))),
     "logprob": trajectory(logprobs=np.array([-1, -1, np.nan, -1, -1], np.float32)),
     "version": make.trajectory(version=4),
+    "experts": trajectory(token_columns={TokenColumn.EXPERTS: np.array([[0, 1]] * 4 + [[0, 4]], np.uint8)}),
 }
 
 

@@ -66,6 +66,28 @@ CASES = {
     "branches, centred": Case(
         loss="reinforce, tis", head=5, batch=branching_batch(head=5), micro_batch_tokens=160, experts=4
     ),
+    "replayed": Case(replays=True, experts=4, batch=mixed_batch(experts=True), micro_batch_tokens=64),
+    "replayed, filtered, computed again, two optimizer steps": Case(
+        replays=True,
+        experts=4,
+        batch=mixed_batch(experts=True, support=9),
+        engine_options={"recompute": "full"},
+        minibatches=2,
+    ),
+    "replayed, rows": Case(replays=True, experts=4, batch=mixed_batch(experts=True), engine_options=ROWS),
+    "replayed, tree, computed again": Case(
+        replays=True,
+        experts=4,
+        batch=mixed_batch(experts=True),
+        engine_options={"batching": Batching.TREE, "recompute": "selective"},
+    ),
+    "branches, replayed": Case(replays=True, experts=4, batch=branching_batch(experts=True), micro_batch_tokens=160),
+    "branches, replayed, tree": Case(
+        replays=True,
+        experts=4,
+        batch=branching_batch(experts=True),
+        engine_options={"batching": Batching.TREE, "recompute": "full"},
+    ),
     "three optimizer steps by sequence": Case(minibatches=3, aggregation="sequence_mean", micro_batch_tokens=64),
 }
 
@@ -100,6 +122,11 @@ ADAPTERS = {
         *(pytest.param("shares", case, id=f"shares, {name}", marks=pytest.mark.long) for name, case in CASES.items()),
         *(pytest.param("local", case, id=name, marks=pytest.mark.long) for name, case in ADAPTERS.items()),
         pytest.param("local", Case(experts=4, lora=ATTENTION), id="adapters, experts"),
+        pytest.param(
+            "local",
+            Case(experts=4, lora=ATTENTION, replays=True, batch=mixed_batch(experts=True)),
+            id="adapters, replayed experts",
+        ),
         *(pytest.param("shares", case, id=name, marks=pytest.mark.long) for name, case in LOSSES.items()),
     ],
 )

@@ -13,11 +13,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from astraflow.contract.errors import InternalError
+from astraflow.contract.rollouts.expert_columns import encoded_experts
 from astraflow.contract.rollouts.generation import Finish, Sampling
 from astraflow.contract.rollouts.token_columns import TokenColumn, TokenColumns
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.causal import logits_at
 from astraflow.models.output_head import HeadForm
+from astraflow.raas.engines.local.experts import ExpertRecorder
 from astraflow.raas.engines.local.prefixes import Prefix
 from astraflow.raas.engines.local.sampling import draw, log_distribution, random_uniforms
 from astraflow.raas.engines.local.sequences import Sequence
@@ -58,6 +60,26 @@ class Joining:
         return len(self.text) - (self.prefix.length if self.prefix else 0)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Predictions:
+    """What the model computes at the last tokens of sequences."""
+
+    logits: Tensor
+    """float32 `[sequences, vocabulary]`."""
+    experts: Tensor | None = None
+    """int64 `[sequences, layers, chosen]`: experts that computed them; None if no sequence records them."""
+
+    def of(self, rows: Tensor) -> "Predictions":
+        """Returns those of some sequences, each as often as it is named."""
+        return Predictions(self.logits[rows], None if self.experts is None else self.experts[rows])
+
+    @staticmethod
+    def joined(parts: "list[Predictions]") -> "Predictions":
+        """Returns the predictions of all parts, in order."""
+        experts = [part.experts for part in parts if part.experts is not None]
+        return Predictions(torch.cat([part.logits for part in parts]), torch.cat(experts) if experts else None)
+
+
 class Batcher(ABC):
     """Running sequences, and the states of the model after them. For one thread, in torch's inference mode.
 
@@ -74,6 +96,7 @@ class Batcher(ABC):
         self._limits = limits
         self._device = model.device
         self._head_form = HeadForm.of(model.config)
+        self._experts = ExpertRecorder(model)
 
     @property
     def cache_used(self) -> float:
@@ -119,12 +142,12 @@ class Batcher(ABC):
         """Returns the joining sequences of each prefill."""
 
     @abstractmethod
-    def _prefill(self, first: int, joining: list[Joining]) -> Tensor:
-        """Computes the joining sequences, which are `running[first:]`; returns logits `[joining, vocabulary]`."""
+    def _prefill(self, first: int, joining: list[Joining]) -> Predictions:
+        """Computes the joining sequences, which are `running[first:]`."""
 
     @abstractmethod
-    def _decode(self) -> Tensor:
-        """Computes the last token of every sequence; returns logits `[running, vocabulary]`."""
+    def _decode(self) -> Predictions:
+        """Computes the last token of every sequence."""
 
     @abstractmethod
     def _free(self, freed: Collection[int]) -> None:
@@ -160,10 +183,13 @@ class Batcher(ABC):
             joining.append(row)
         return joining
 
-    def _append(self, first: int, logits: Tensor) -> list[EndedSequence]:
+    def _append(self, first: int, predictions: Predictions) -> list[EndedSequence]:
         """Draws a token for each of `running[first:]` from its row of logits; removes and returns ended sequences."""
         sequences = self.running[first:]
-        tokens, logprobs, columns = self._next_tokens(sequences, logits)
+        tokens, logprobs, columns = self._next_tokens(sequences, predictions.logits)
+        if predictions.experts is not None and self._experts.mixture is not None:
+            chosen = predictions.experts.cpu().numpy()
+            columns = {**columns, TokenColumn.EXPERTS: encoded_experts(chosen, self._experts.mixture)}
         ended: dict[int, EndedSequence] = {}
         for row, sequence in enumerate(sequences):
             sequence.record({column: values[row] for column, values in columns.items()})
@@ -203,8 +229,18 @@ class Batcher(ABC):
         """Returns the values `[rows]`; None when no row has a cut."""
         return None if all(value == without for value in values) else torch.tensor(values).to(self._device)
 
-    def _logits_at(self, hidden: Tensor, positions: Tensor) -> Tensor:
-        return logits_at(self._model, hidden, positions, form=self._head_form)
+    def _predictions_at(self, hidden: Tensor, positions: Tensor) -> Predictions:
+        """Returns the predictions at positions of the flattened hidden states of the last forward pass."""
+        logits = logits_at(self._model, hidden, positions, form=self._head_form)
+        return Predictions(logits, self._experts_at(positions))
+
+    def _last_positions(self, rows: int, width: int) -> Tensor:
+        """Returns the positions of the last tokens of rows in the flattened ids."""
+        return torch.arange(1, rows + 1, device=self._device) * width - 1
+
+    def _experts_at(self, positions: Tensor) -> Tensor | None:
+        is_asked = any(sequence.sampling.experts for sequence in self.running)
+        return self._experts.at(positions) if is_asked else None
 
     def _last_tokens(self) -> Tensor:
         """Returns the last token of every sequence, `[running, 1]`."""

@@ -3,12 +3,19 @@
 from collections.abc import Collection, Iterable
 
 import numpy as np
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from astraflow.models.state_cache import StateCache
-from astraflow.raas.engines.local.batcher import Batcher, BatchLimits, Joining, by_length, distinct_rows, padded_ids
+from astraflow.raas.engines.local.batcher import (
+    Batcher,
+    BatchLimits,
+    Joining,
+    Predictions,
+    by_length,
+    distinct_rows,
+    padded_ids,
+)
 from astraflow.raas.engines.local.sequences import Sequence
 
 
@@ -27,22 +34,22 @@ class LockstepBatcher(Batcher):
     def _prefills(self, joining: list[Joining]) -> Iterable[list[Joining]]:
         return by_length(joining)
 
-    def _prefill(self, first: int, joining: list[Joining]) -> Tensor:
+    def _prefill(self, first: int, joining: list[Joining]) -> Predictions:
         rows, numbers = distinct_rows(joining)
         sources = self._to_device(numbers)
         ids = self._to_device(padded_ids([row.text for row in rows]))
         hidden, states = StateCache.empty(self._model).continued(self._model, ids)
         self._batches.append(states if len(rows) == len(joining) else states.selected(sources))
-        return self._last_logits(hidden)[sources]
+        return self._last(hidden).of(sources)
 
-    def _decode(self) -> Tensor:
+    def _decode(self) -> Predictions:
         self._join_equal_lengths()
-        logits: list[Tensor] = []
+        predictions: list[Predictions] = []
         parts = self._last_tokens().split([states.rows for states in self._batches])
         for at, (states, ids) in enumerate(zip(self._batches, parts, strict=True)):
             hidden, self._batches[at] = states.continued(self._model, ids)
-            logits.append(self._last_logits(hidden))
-        return torch.cat(logits)
+            predictions.append(self._last(hidden))
+        return Predictions.joined(predictions)
 
     def _join_equal_lengths(self) -> None:
         if len({states.length for states in self._batches}) == len(self._batches):
@@ -78,9 +85,9 @@ class LockstepBatcher(Batcher):
     def _retain(self, at: int) -> None:
         """Keeps nothing: a turn of a conversation is computed from its beginning."""
 
-    def _last_logits(self, hidden: Tensor) -> Tensor:
-        """Returns the logits of the last token of each row."""
-        return self._logits_at(hidden[:, -1:], torch.arange(len(hidden), device=self._device))
+    def _last(self, hidden: Tensor) -> Predictions:
+        """Returns the predictions at the last token of each row."""
+        return self._predictions_at(hidden, self._last_positions(*hidden.shape[:2]))
 
 
 class RecomputingBatcher(Batcher):
@@ -91,26 +98,29 @@ class RecomputingBatcher(Batcher):
     def _prefills(self, joining: list[Joining]) -> Iterable[list[Joining]]:
         return [joining] if joining else []
 
-    def _prefill(self, first: int, joining: list[Joining]) -> Tensor:
-        return self._logits(joining)
+    def _prefill(self, first: int, joining: list[Joining]) -> Predictions:
+        return self._computed(joining)
 
-    def _decode(self) -> Tensor:
-        return self._logits(
+    def _decode(self) -> Predictions:
+        return self._computed(
             [Joining(sequence=running, text=running.all_tokens(), prefix=None) for running in self.running]
         )
 
-    def _logits(self, joining: list[Joining]) -> Tensor:
-        """Returns the logits of the last tokens. Rows are not padded: top-k attention would choose other tokens."""
+    def _computed(self, joining: list[Joining]) -> Predictions:
+        """Computes whole sequences. Rows are not padded: top-k attention would choose other tokens."""
         rows, numbers = distinct_rows(joining)
-        logits: dict[int, Tensor] = {}
+        predictions: list[Predictions] = []
+        order: dict[int, int] = {}
         for part in by_length(rows):
             size = max(1, self._limits.prefill_tokens // part[0].computed)
             for begin in range(0, len(part), size):
                 chunk = part[begin : begin + size]
                 ids = self._to_device(padded_ids([row.text for row in chunk]))
                 last = self._model(input_ids=ids, use_cache=False).logits[:, -1].float()
-                logits.update(zip(map(id, chunk), last, strict=True))
-        return torch.stack([logits[id(row)] for row in rows])[self._to_device(numbers)]
+                predictions.append(Predictions(last, self._experts_at(self._last_positions(*ids.shape))))
+                order.update({id(row): len(order) + at for at, row in enumerate(chunk)})
+        places = np.array([order[id(rows[number])] for number in numbers])
+        return Predictions.joined(predictions).of(self._to_device(places))
 
     def _free(self, freed: Collection[int]) -> None:
         self.running = [sequence for at, sequence in enumerate(self.running) if at not in freed]

@@ -88,17 +88,30 @@ class Sequence:
             logprobs=np.array(self.logprobs, dtype=np.float32),
             spans=tuple(self.spans),
             finish=finish,
-            columns={column: self._column(column, width) for column, width in self._widths().items()},
+            columns={
+                column: self._column(column, width)
+                for column, width in self._widths().items()
+                if width is not None or column in self.columns
+            },
         )
 
-    def _widths(self) -> Mapping[TokenColumn, int]:
+    def _widths(self) -> Mapping[TokenColumn, int | None]:
+        """Returns the widths of the columns that the request asks for; None for that of the model."""
         sampling = self.sampling
-        widths = dict.fromkeys(TOP_COLUMNS, sampling.top_tokens) if sampling.top_tokens else {}
-        return {**widths, TokenColumn.SUPPORT: sampling.top_k} if sampling.with_support else widths
+        widths: dict[TokenColumn, int | None] = {}
+        if sampling.top_tokens:
+            widths |= dict.fromkeys(TOP_COLUMNS, sampling.top_tokens)
+        if sampling.with_support:
+            widths[TokenColumn.SUPPORT] = sampling.top_k
+        if sampling.experts:
+            widths[TokenColumn.EXPERTS] = None
+        return widths
 
-    def _column(self, column: TokenColumn, width: int) -> ColumnArray:
+    def _column(self, column: TokenColumn, width: int | None) -> ColumnArray:
+        recorded = self.columns.get(column, [])
+        width = len(recorded[0]) if width is None else width
         array = np.full((len(self.tokens), width), column.absent, column.dtype)
-        for row, entries in enumerate(self.columns.get(column, ())):
+        for row, entries in enumerate(recorded):
             array[row, : len(entries)] = entries[:width]
         return array
 

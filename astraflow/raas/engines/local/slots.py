@@ -15,6 +15,7 @@ from astraflow.raas.engines.local.batcher import (
     Batcher,
     BatchLimits,
     Joining,
+    Predictions,
     by_length,
     distinct_rows,
     padded_ids,
@@ -46,7 +47,7 @@ class SlotBatcher(Batcher):
         parts = [fresh, *(by_length(continued) if self._has_states else [continued])]
         return [rows for rows in parts if rows]
 
-    def _prefill(self, first: int, joining: list[Joining]) -> Tensor:
+    def _prefill(self, first: int, joining: list[Joining]) -> Predictions:
         """Either all joining sequences have a prefix or none has one."""
         rows, numbers = distinct_rows(joining)
         sources = self._to_device(numbers)
@@ -56,7 +57,7 @@ class SlotBatcher(Batcher):
         computed = np.array([row.computed for row in rows])
         texts = [row.text[-row.computed :] for row in rows]
         if self._has_states and not prefixes and computed.min() < computed.max():
-            return self._logits_at(*self._padded(texts, slots, sources))[sources]
+            return self._predictions_at(*self._padded(texts, slots, sources)).of(sources)
         ids = padded_ids(texts)
         if prefixes:
             hidden = self._continued(ids, slots, sources, prefixes, longest=max(len(row.text) for row in rows))
@@ -64,7 +65,7 @@ class SlotBatcher(Batcher):
             self._cache.begin_prefill(slots, sources)
             hidden = hidden_states(self._model, self._to_device(ids), cache=self._cache)
         ends = np.arange(len(rows)) * ids.shape[1] + computed - 1
-        return self._logits_at(hidden, self._to_device(ends))[sources]
+        return self._predictions_at(hidden, self._to_device(ends)).of(sources)
 
     def _padded(self, texts: list[Int32Array], slots: Tensor, sources: Tensor) -> tuple[Tensor, Tensor]:
         """Runs the model over texts padded at the left; returns its hidden states and the index of each last token."""
@@ -98,14 +99,14 @@ class SlotBatcher(Batcher):
         masks = self._masks.of(positions, keys) if self._cache.has_keys else None
         return hidden_states(self._model, ids, position_ids=positions, masks=masks, cache=self._cache)
 
-    def _decode(self) -> Tensor:
+    def _decode(self) -> Predictions:
         lengths = np.array([len(sequence.prompt) + len(sequence.tokens) - 1 for sequence in self.running])
         longest = int(lengths.max())
         self._cache.reserve(len(self.running), longest + 1)
         positions = self._to_device(lengths)
         self._cache.begin_decode(positions, longest)
         hidden = self._run(self._last_tokens(), positions[:, None], keys=longest + 1)
-        return self._logits_at(hidden, torch.arange(len(lengths), device=self._device))
+        return self._predictions_at(hidden, torch.arange(len(lengths), device=self._device))
 
     def _prefix(self, text: Int32Array) -> Prefix | None:
         return self._prefixes.longest(text)

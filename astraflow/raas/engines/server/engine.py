@@ -46,7 +46,6 @@ class ServerEngine:
     """
 
     is_simulated = False
-    records = TOP_COLUMNS | {TokenColumn.SUPPORT}
     evaluation_mode = EvaluationMode.RESERVED
 
     def __init__(
@@ -62,6 +61,9 @@ class ServerEngine:
         InvalidInput."""
         self.dialect = dialect
         self.options = options
+        self.records = TOP_COLUMNS | {TokenColumn.SUPPORT}
+        if options.return_routes:
+            self.records |= {TokenColumn.EXPERTS}
         self.environment = environment or find_environment(dialect.kind, options.environment)
         self.model = model
         self._clock = clock or SystemClock()

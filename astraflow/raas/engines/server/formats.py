@@ -11,9 +11,12 @@ import numpy.typing as npt
 
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.ids import Version
-from astraflow.contract.rollouts.generation import Sampling, UInt16Array, VersionSpan
+from astraflow.contract.rollouts.expert_columns import encoded_experts
+from astraflow.contract.rollouts.generation import Sampling, VersionSpan
+from astraflow.contract.rollouts.recording import Mixture
 from astraflow.contract.rollouts.token_columns import ColumnArray, TokenColumn, TokenColumns
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
+from astraflow.models.mixtures import mixture_of
 from astraflow.raas.engines.base import EngineGauges
 from astraflow.raas.engines.server.dialect import ServerLoad
 
@@ -97,29 +100,29 @@ def table(values: npt.NDArray[Any], lengths: npt.NDArray[np.intp], *, absent: fl
     return rows
 
 
-def routes_from_npy(encoded: str) -> UInt16Array:
-    """Returns the experts per token and layer from base64 of an `.npy` file, as vLLM returns them.
+def experts_from_npy(encoded: str, mixture: Mixture, *, tokens: int) -> TokenColumns:
+    """Returns the column of experts from base64 of an `.npy` file `[positions, layers, experts]`, as vLLM sends it.
 
-    Raises: ValueError for another format.
+    tokens: of the generation. Raises: ValueError for another format.
     """
-    return _checked_routes(np.load(io.BytesIO(base64.b64decode(encoded, validate=True)), allow_pickle=False))
+    routes = np.load(io.BytesIO(base64.b64decode(encoded, validate=True)), allow_pickle=False)
+    return _experts(routes, mixture, tokens=tokens)
 
 
-def routes_from_int32(encoded: str, *, layers: int, experts: int) -> UInt16Array:
-    """Returns the experts per token and layer from base64 of int32 without a shape, as SGLang returns them.
+def experts_from_int32(encoded: str, mixture: Mixture, *, tokens: int) -> TokenColumns:
+    """Returns the column of experts from base64 of int32 without a shape, as SGLang sends it.
 
-    layers, experts: layers of the model and experts per token. Raises: ValueError for another size.
+    tokens: of the generation. Raises: ValueError for another size.
     """
     flat = np.frombuffer(base64.b64decode(encoded, validate=True), dtype="<i4")
-    return _checked_routes(flat.reshape(-1, layers, experts))
+    return _experts(flat.reshape(-1, mixture.layers, mixture.chosen), mixture, tokens=tokens)
 
 
-def _checked_routes(routes: npt.NDArray[Any]) -> UInt16Array:
-    if routes.ndim != 3 or routes.dtype.kind not in "iu":
-        raise ValueError(f"routes of shape {routes.shape} and type {routes.dtype}")
-    if routes.size and (routes.min() < 0 or routes.max() > np.iinfo(np.uint16).max):
-        raise ValueError(f"routes to experts {routes.min()} to {routes.max()}")
-    return routes.astype(np.uint16)
+def _experts(routes: npt.NDArray[Any], mixture: Mixture, *, tokens: int) -> TokenColumns:
+    """Returns the column from the experts of prompt and answer without the last position, which predicts no token."""
+    if len(routes) < tokens:
+        raise ValueError(f"experts of {len(routes)} positions, which predict {tokens} tokens")
+    return {TokenColumn.EXPERTS: encoded_experts(routes[len(routes) - tokens :], mixture)}
 
 
 def vocabulary_size(model: Path) -> int:
@@ -127,17 +130,17 @@ def vocabulary_size(model: Path) -> int:
     return int(_text_config(model)["vocab_size"])
 
 
-def route_shape(model: Path) -> tuple[int, int]:
-    """Returns the layers and the experts per token of a model folder. Raises: InvalidInput for a dense model."""
+def mixture_in(model: Path) -> Mixture:
+    """Returns the shape of the mixture in a model folder. Raises: InvalidInput for a dense model."""
     config = _text_config(model)
-    experts = config.get("num_experts_per_tok") or 0
-    if not experts:
+    mixture = mixture_of(config)
+    if mixture is None:
         raise InvalidInput(
             f"cannot return routes of {config.get('model_type', 'the model')!r}: it has no mixture of experts; set "
             "return_routes = false",
             code="engine.no_experts",
         )
-    return int(config["num_hidden_layers"]), int(experts)
+    return mixture
 
 
 def _text_config(model: Path) -> dict[str, Any]:

@@ -60,7 +60,8 @@ class ServerOptions(Config):
     of a rank up to 64. False, and where a server does not start with adapters: the node adds them to the base weights,
     which every model and quantisation supports, and which loses most of young adapters in 16 bits."""
     return_routes: Annotated[bool, SettableBy.AGENT] = False
-    """Lets requests ask for the experts of each token (models with a mixture of experts)."""
+    """Lets requests ask for the experts of each token, in a mixture of experts. Without this option, a recipe sets true
+    for a policy whose algorithm replays them (`router_replay`)."""
     deterministic: Annotated[bool, SettableBy.AGENT] = False
     """Uses batch-invariant kernels where the engine has them; slower."""
     arguments: Annotated[tuple[str, ...], SettableBy.RECIPE] = ()

@@ -15,6 +15,7 @@ import numpy as np
 from astraflow.client.model_server import ServerClient, ServerRefused
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
+from astraflow.contract.rollouts.recording import Mixture
 from astraflow.contract.rollouts.token_columns import TokenColumns
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
@@ -32,11 +33,11 @@ from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.environments import Environment
 from astraflow.raas.engines.server.formats import (
     distribution_columns,
+    experts_from_int32,
     invalid_answer,
     is_recorded,
+    mixture_in,
     parse_metrics,
-    route_shape,
-    routes_from_int32,
     table,
     version_spans,
     vocabulary_size,
@@ -76,8 +77,8 @@ class SglangDialect:
     kind = "sglang"
 
     def __init__(self) -> None:
-        self._experts: tuple[int, int] | None = None
-        """Layers and experts per token, when the server returns routes."""
+        self._mixture: Mixture | None = None
+        """Shape of the mixture, when the server returns routes."""
         self._has_seeds = False
         """Whether the server uses the seed of a request; otherwise it ignores it."""
         self._tensor_ranks = 1
@@ -135,7 +136,7 @@ class SglangDialect:
         if options.max_running or is_cpu:
             flags["--max-running-requests"] = str(options.max_running or 64)
         if options.return_routes:
-            self._experts = route_shape(model)
+            self._mixture = mixture_in(model)
             flags["--enable-return-routed-experts"] = None
         self._has_seeds, self._tensor_ranks = options.deterministic, options.tensor_parallel
         if options.deterministic:
@@ -169,7 +170,7 @@ class SglangDialect:
                 "lora_path": client.adapter or None,
                 "sampling_params": _sampling_parameters(sampling),
                 "return_logprob": True,
-                "return_routed_experts": sampling.with_routes and self._experts is not None,
+                "return_routed_experts": sampling.experts and self._mixture is not None,
                 **self._recorded(sampling),
             },
             limit_s=None,
@@ -177,7 +178,7 @@ class SglangDialect:
         answers = answer if is_group else [answer]
         if not isinstance(answers, list) or len(answers) != len(request_ids):
             raise invalid_answer("SGLang", answer)
-        return [parse_generation(member, sampling, experts=self._experts) for member in answers]
+        return [parse_generation(member, sampling, mixture=self._mixture) for member in answers]
 
     def _recorded(self, sampling: Sampling) -> dict[str, Any]:
         """Returns the fields of a request that ask for the most likely tokens, as arrays, and for the kept set.
@@ -375,13 +376,11 @@ def is_cut(sampling: Sampling) -> bool:
     return sampling.temperature == 0 or sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0
 
 
-def parse_generation(
-    answer: Any, sampling: Sampling | None = None, *, experts: tuple[int, int] | None = None
-) -> Generation:
+def parse_generation(answer: Any, sampling: Sampling | None = None, *, mixture: Mixture | None = None) -> Generation:
     """Returns the generation of an answer to `/generate`. Raises: CorruptData.
 
-    sampling: of the request; None for one without columns. experts: layers and experts per token of the model, since
-    the routes come without their shape; None without routes. Trajectories do not carry routes yet.
+    sampling: of the request; None for one without columns. mixture: shape of the experts, which come without one; None
+    without routes.
     """
     try:
         facts = answer["meta_info"]
@@ -395,17 +394,16 @@ def parse_generation(
             read = _kept_candidates if is_cut(sampling) else _candidates
             logprobs, columns = read(facts, tokens, logprobs, sampling)
         routes = facts.get("routed_experts")
-        if routes is not None and experts is None:
+        if routes is not None and mixture is None:
             raise ValueError("routes that were not asked for")
+        if routes is not None and mixture is not None:
+            columns = {**columns, **experts_from_int32(routes, mixture, tokens=len(tokens))}
         return Generation(
             tokens=tokens,
             logprobs=np.minimum(logprobs, 0.0),
             spans=version_spans(facts.get("weight_versions"), len(tokens)),  # absent if aborted in the queue
             finish=_FINISH[facts["finish_reason"]["type"]],
             columns=columns,
-            routes=None
-            if routes is None or experts is None
-            else routes_from_int32(routes, layers=experts[0], experts=experts[1]),
         )
     except (KeyError, TypeError, IndexError, ValueError, InvalidInput) as problem:
         raise invalid_answer("SGLang", answer) from problem

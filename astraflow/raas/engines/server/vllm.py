@@ -12,7 +12,8 @@ import numpy as np
 from astraflow.client.model_server import ServerClient
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
-from astraflow.contract.rollouts.token_columns import MAX_WIDTH, TokenColumn, TokenColumns
+from astraflow.contract.rollouts.recording import Mixture
+from astraflow.contract.rollouts.token_columns import MAX_SUPPORT, TokenColumn, TokenColumns
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import PauseMode
@@ -29,10 +30,11 @@ from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.environments import Environment
 from astraflow.raas.engines.server.formats import (
     distribution_columns,
+    experts_from_npy,
     invalid_answer,
     is_recorded,
+    mixture_in,
     parse_metrics,
-    routes_from_npy,
     table,
     version_spans,
     vocabulary_size,
@@ -74,6 +76,8 @@ class VllmDialect:
         """Largest number of logprobs per token that the server returns; 0 before a launch."""
         self._vocabulary = 0
         """Tokens of the model; 0 before a launch."""
+        self._mixture: Mixture | None = None
+        """Shape of the mixture, when the server returns routes."""
 
     def launch(
         self, environment: Environment, options: ServerOptions, *, model: Path, port: int, key: str, devices: str
@@ -82,7 +86,7 @@ class VllmDialect:
         is_cpu = environment.device == "cpu"
         dtype = options.dtype_on(environment.device)
         self._vocabulary = vocabulary_size(model)
-        self._max_candidates = min(MAX_WIDTH + _TIES, self._vocabulary)
+        self._max_candidates = min(MAX_SUPPORT + _TIES, self._vocabulary)
         flags: dict[str, str | None] = {
             "--model": str(model),
             "--served-model-name": MODEL_NAME,
@@ -104,6 +108,8 @@ class VllmDialect:
             "--mamba-ssm-cache-dtype": "float32",
         }
         flags |= _option_flags(options, is_cpu=is_cpu)
+        if options.return_routes:
+            self._mixture = mixture_in(model)
         variables = {
             "ASTRAFLOW_SERVER_KEY": key,
             "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(SERVER_KEEPS_OPEN_S),
@@ -163,7 +169,13 @@ class VllmDialect:
         finally:
             for request_id in request_ids:
                 self._requests.pop(request_id, None)
-        return parse_generations(answer, sampling, count=len(request_ids), vocabulary=self._vocabulary)
+        return parse_generations(
+            answer,
+            sampling,
+            count=len(request_ids),
+            vocabulary=self._vocabulary,
+            mixture=self._mixture if sampling.experts else None,
+        )
 
     def _candidates(self, sampling: Sampling) -> int:
         """Returns the number of logprobs per token to ask for. The sampled token takes the place of the last candidate
@@ -292,23 +304,30 @@ def _sampling_parameters(sampling: Sampling) -> dict[str, Any]:
 
 
 def parse_generations(
-    answer: Any, sampling: Sampling | None = None, *, count: int = 1, vocabulary: int = 0
+    answer: Any,
+    sampling: Sampling | None = None,
+    *,
+    count: int = 1,
+    vocabulary: int = 0,
+    mixture: Mixture | None = None,
 ) -> list[Generation]:
     """Returns the generations of an answer to `/inference/v1/generate`. Raises: CorruptData.
 
-    sampling: of the request; None for one without columns. vocabulary: number of the model's tokens. The routes are
-    returned when the server was started with `return_routes`. Trajectories do not carry them yet.
+    sampling: of the request; None for one without columns. vocabulary: number of the model's tokens. mixture: shape
+    of the experts that were asked for; None for none.
     """
     try:
         choices = answer["choices"]
         if len(choices) != count:
             raise ValueError(f"{len(choices)} choices instead of {count}")
-        return [_parse_choice(choice, sampling, vocabulary=vocabulary) for choice in choices]
+        return [_parse_choice(choice, sampling, vocabulary=vocabulary, mixture=mixture) for choice in choices]
     except (KeyError, TypeError, IndexError, ValueError, InvalidInput) as problem:
         raise invalid_answer("vLLM", answer) from problem
 
 
-def _parse_choice(choice: Mapping[str, Any], sampling: Sampling | None, *, vocabulary: int) -> Generation:
+def _parse_choice(
+    choice: Mapping[str, Any], sampling: Sampling | None, *, vocabulary: int, mixture: Mixture | None
+) -> Generation:
     tokens = np.array(choice["token_ids"] or [], dtype=np.int32)
     content = (choice.get("logprobs") or {}).get("content") or []
     logprobs = np.fromiter(map(itemgetter("logprob"), content), dtype=np.float32)
@@ -318,13 +337,14 @@ def _parse_choice(choice: Mapping[str, Any], sampling: Sampling | None, *, vocab
     if sampling is not None and is_recorded(sampling) and len(tokens):
         logprobs, columns = _candidates(content, tokens, logprobs, sampling, vocabulary=vocabulary)
     routes = choice.get("routed_experts")
+    if routes is not None and mixture is not None:
+        columns = {**columns, **experts_from_npy(routes, mixture, tokens=len(tokens))}
     return Generation(
         tokens=tokens,
         logprobs=np.minimum(logprobs, 0.0),
         spans=version_spans(choice["weight_versions"], len(tokens)),
         finish=_FINISH[choice["finish_reason"]],
         columns=columns,
-        routes=None if routes is None else routes_from_npy(routes),
     )
 
 

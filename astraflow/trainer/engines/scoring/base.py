@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from astraflow.contract.rollouts.expert_columns import decoded_experts
+from astraflow.contract.rollouts.recording import Mixture
+from astraflow.models.routers import CHOICES
 from astraflow.models.state_cache import RunModel
 from astraflow.trainer.engines.base import Batching, Pack
 
@@ -65,8 +68,8 @@ class BatchedForward(ABC):
         return None
 
     @abstractmethod
-    def inputs(self, pack: Pack) -> PackInputs:
-        """Returns the pack on the device; copied to a GPU without waiting for it."""
+    def inputs(self, pack: Pack, choices: Tensor | None = None) -> PackInputs:
+        """Returns the pack on the device; copied to a GPU without waiting for it. choices: `pack_choices`."""
 
     def states(self, run: RunModel, inputs: PackInputs) -> Tensor:
         """Returns the model's results at the predictors, `[tokens, size]`."""
@@ -95,6 +98,10 @@ class BatchedForward(ABC):
             fields = {"copies": copies, **{name: values[kept] for name, values in fields.items()}}
         return {name: self.on_device(values) for name, values in fields.items()}
 
+    def replayed(self, choices: Tensor | None) -> dict[str, Any]:
+        """Returns the arguments of the model with the experts to replay, of the tokens of its flattened ids."""
+        return {} if choices is None else {CHOICES: self.on_device(choices)}
+
     def on_device(self, values: Tensor) -> Tensor:
         """Returns the values on the device."""
         if self.device.type != "cuda":
@@ -120,3 +127,16 @@ def distinct_tokens(pack: Pack) -> tuple[Tensor, Tensor] | None:
         sources = np.where(differs, np.arange(len(keys)), sources)
     kept, copies = np.unique(sources, return_inverse=True)
     return torch.from_numpy(kept), torch.from_numpy(copies)
+
+
+def pack_choices(pack: Pack, mixture: Mixture) -> Tensor | None:
+    """Returns the experts to replay at the positions of a pack, int16 `[width, layers, chosen]`; None for none.
+
+    A token's experts are those of the position that predicts it; -1 at all others, whose output no engine sampled.
+    Trajectories that share a position have equal ones, but for rounding; the last of them counts.
+    """
+    if pack.experts is None:
+        return None
+    choices = np.full((len(pack.input_ids), mixture.layers, mixture.chosen), -1, np.int16)
+    choices[pack.predictors.numpy()] = decoded_experts(pack.experts.numpy(), mixture)
+    return torch.from_numpy(choices)

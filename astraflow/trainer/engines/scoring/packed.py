@@ -3,6 +3,8 @@
 from functools import cached_property
 from typing import ClassVar
 
+from torch import Tensor
+
 from astraflow.models.causal import partial_layers
 from astraflow.trainer.engines.attention.attention import PackAttention
 from astraflow.trainer.engines.base import Batching, Pack
@@ -29,7 +31,7 @@ class PackedForward(BatchedForward):
             return "its attention cannot be replaced"
         return None
 
-    def inputs(self, pack: Pack) -> PackInputs:
+    def inputs(self, pack: Pack, choices: Tensor | None = None) -> PackInputs:
         """Returns the pack as one row, with the plan of its attention."""
         return PackInputs(
             input_ids=self.on_device(pack.input_ids)[None],
@@ -37,6 +39,7 @@ class PackedForward(BatchedForward):
             arguments={
                 "position_ids": self.on_device(pack.positions)[None],
                 **self._attention.arguments(pack.segments),
+                **self.replayed(choices),
             },
         )
 

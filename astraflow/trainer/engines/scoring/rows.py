@@ -18,7 +18,7 @@ class RowsForward(BatchedForward):
     batching: ClassVar = Batching.ROWS
     cost: ClassVar = "each row computes again what it shares, and rows are padded to the longest of their pack"
 
-    def inputs(self, pack: Pack) -> PackInputs:
+    def inputs(self, pack: Pack, choices: Tensor | None = None) -> PackInputs:
         """Returns the trajectories of the pack as rows, the longest first."""
         rows = sorted(unfolded_rows(pack.segments), key=len, reverse=True)
         width = len(rows[0])
@@ -31,7 +31,7 @@ class RowsForward(BatchedForward):
             input_ids=self.on_device(pack.input_ids[indices]),
             **self.trained_tokens(pack, places),
             is_token=self.on_device(torch.arange(width) < torch.tensor([[len(row)] for row in rows])).flatten(),
-            arguments={},
+            arguments=self.replayed(None if choices is None else choices[indices].flatten(0, 1)),
         )
 
 

@@ -11,13 +11,15 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 from transformers import PreTrainedModel
 
 from astraflow.algorithms.tokens import TokenScores
+from astraflow.contract.rollouts.recording import Mixture
 from astraflow.models.causal import blocks_of
 from astraflow.models.output_head import HeadForm, decoder_of
+from astraflow.models.routers import WatchedRouter, deliver_choices, watched_routers
 from astraflow.models.state_cache import recompute_with_states
 from astraflow.trainer.engines.base import Batching, Pack
 from astraflow.trainer.engines.float8 import compute_in_float8
 from astraflow.trainer.engines.scoring.balance import balance_loss
-from astraflow.trainer.engines.scoring.base import BatchedForward, PackInputs
+from astraflow.trainer.engines.scoring.base import BatchedForward, PackInputs, pack_choices
 from astraflow.trainer.engines.scoring.head import Head, TargetHead
 from astraflow.trainer.engines.scoring.packed import PackedForward
 from astraflow.trainer.engines.scoring.rows import RowsForward
@@ -41,6 +43,8 @@ class Scorer(nn.Module):
         self.balances_experts = False
         """Whether the training pass computes the loss for the balance of experts."""
         self._router_logits: list[Sequence[Tensor]] = []
+        self._mixture: Mixture | None = None
+        self._routers: list[WatchedRouter] = []
         self.device = device
         self._own_attention: str = model.config._attn_implementation
         self.use(batching)
@@ -62,6 +66,8 @@ class Scorer(nn.Module):
         self.use(other.batching)
         if isinstance(self.head, TargetHead):
             self.head = other.head
+            if other._mixture is not None:
+                self.replay(other._mixture)
 
     def obstacle(self) -> str | None:
         """Returns why the model cannot be computed in this batching, by its configuration; None: nothing known."""
@@ -90,9 +96,20 @@ class Scorer(nn.Module):
         self.model.activation_checkpointing_enable(activation_checkpointing_kwargs=options)
         recompute_with_states(self.model)
 
+    def replay(self, mixture: Mixture) -> list[WatchedRouter]:
+        """Makes the model compute tokens with the experts of their packs. Returns its routers."""
+        self._mixture = mixture
+        self._routers = watched_routers(self.model, is_recorded=False)
+        deliver_choices(self.model)
+        return self._routers
+
+    def choices(self, pack: Pack) -> Tensor | None:
+        """Returns the experts to replay in a pack, `pack_choices`; None for none."""
+        return None if self._mixture is None else pack_choices(pack, self._mixture)
+
     def inputs(self, pack: Pack) -> PackInputs:
         """Returns the pack on the device; copied to a GPU without waiting for it."""
-        return self._forward.inputs(pack)
+        return self._forward.inputs(pack, self.choices(pack))
 
     def aligned(self, inputs: PackInputs, largest: Callable[[int], int]) -> PackInputs:
         """Returns inputs with as many forward passes as the other ranks have for theirs. largest: over all ranks."""
@@ -102,10 +119,14 @@ class Scorer(nn.Module):
 
     def forward(self, inputs: PackInputs, temperature: float = 1.0) -> TokenScores:
         """Returns the scores of the pack's targets."""
+        for router in self._routers:
+            router.counts = None
         states = self._forward.states(self._run, inputs)
         scores = self.head(self.model.get_output_embeddings(), states, inputs, temperature)
         if inputs.copies is not None:
             scores = scores.select(inputs.copies)
+        if counts := [router.counts for router in self._routers if router.counts is not None]:
+            scores = replace(scores, replayed_choices=torch.stack(counts).sum(0))
         if not self._is_balancing:
             return scores
         passes, self._router_logits = self._router_logits, []

@@ -1,8 +1,9 @@
 """Batching `tree`: a segment continues the states of its prefix, which is computed once."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, TypeAlias
 
@@ -71,7 +72,7 @@ class TreeForward(BatchedForward):
             return str(problem)
         return None
 
-    def inputs(self, pack: Pack) -> TreeInputs:
+    def inputs(self, pack: Pack, choices: Tensor | None = None) -> TreeInputs:
         """Returns the passes over the pack."""
         passes = tree_passes(pack.segments)
         places = torch.zeros(len(pack.input_ids), dtype=torch.int64)
@@ -85,11 +86,12 @@ class TreeForward(BatchedForward):
                     indices[begin:end] = torch.arange(*bounds)
                     places[slice(*bounds)] = torch.arange(begin, end)
                 width += step.width
+        own = None if choices is None else torch.where((indices >= 0)[:, None, None], choices[indices.clamp(min=0)], -1)
         return TreeInputs(
             input_ids=self.on_device(pack.input_ids[indices.clamp(min=0)][None]),
             **self.trained_tokens(pack, places),
             is_token=self.on_device(indices >= 0),
-            arguments={},
+            arguments=self.replayed(own),
             passes=tuple(passes),
             parent_rows=tuple(self.on_device(torch.tensor(step.parent_rows, dtype=torch.int64)) for step in passes),
         )
@@ -99,14 +101,16 @@ class TreeForward(BatchedForward):
         sizes = [len(step.rows) * step.width for step in inputs.passes]
         results: list[Tensor] = []
         caches: dict[int | None, StateCache] = {None: StateCache.empty(self.model)}
+        arguments = _split_arguments(inputs.arguments, sizes)
         for index, (step, flat) in enumerate(zip(inputs.passes, inputs.input_ids[0].split(sizes), strict=True)):
             ids = flat.view(-1, step.width)
+            own_run = partial(run, **arguments[index])
             if step.parent is None and not step.is_parent:
-                result = run(input_ids=ids)
+                result = own_run(input_ids=ids)
             else:
                 parent = caches[step.parent]
                 states = parent if step.parent is None else parent.selected(inputs.parent_rows[index])
-                result, after = states.continued(self.model, ids, run=run)
+                result, after = states.continued(self.model, ids, run=own_run)
                 if step.is_parent:
                     caches[index] = after
             results.append(result.flatten(0, 1))
@@ -123,6 +127,12 @@ class TreeForward(BatchedForward):
         """Returns inputs with as many passes as demanded. Each is part of the graph, with a gradient of 0."""
         aligned: TreeInputs = replace(inputs, further_passes=count - len(inputs.passes))
         return aligned
+
+
+def _split_arguments(arguments: Mapping[str, Tensor], sizes: Sequence[int]) -> list[dict[str, Tensor]]:
+    """Returns the arguments of each pass. arguments: `[tokens of all passes, ...]`. sizes: tokens of the passes."""
+    parts = {name: values.split(list(sizes)) for name, values in arguments.items()}
+    return [{name: values[index] for name, values in parts.items()} for index in range(len(sizes))]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -1,7 +1,6 @@
 """Answers of both servers are parsed, and invalid ones refused."""
 
 import base64
-import io
 from dataclasses import replace
 from typing import Any
 
@@ -194,19 +193,13 @@ def vllm_answer(**facts: Any) -> dict[str, Any]:
     return {"request_id": "a", "choices": [choice]}
 
 
-def test_a_vllm_answer_with_routes_is_parsed() -> None:
-    content = io.BytesIO()
-    routes = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
-    np.save(content, routes)
-    (generation,) = vllm.parse_generations(vllm_answer(routed_experts=base64.b64encode(content.getvalue()).decode()))
+def test_a_vllm_answer_is_parsed() -> None:
+    (generation,) = vllm.parse_generations(vllm_answer())
 
     assert generation.tokens.tolist() == [7, 8]
     assert generation.logprobs.tolist() == [-0.5, -1.5]
     assert [(span.version, span.length) for span in generation.spans] == [(1, 1), (2, 1)]
     assert generation.finish is Finish.STOP
-    assert generation.routes is not None
-    assert generation.routes.dtype == np.uint16
-    np.testing.assert_array_equal(generation.routes, routes)
 
 
 def position(*candidates: tuple[int, float]) -> dict[str, Any]:
@@ -251,7 +244,6 @@ def test_a_vllm_request_aborted_before_its_first_token_has_no_tokens() -> None:
         vllm_answer(logprobs=None),
         vllm_answer(weight_versions=None),
         vllm_answer(finish_reason="unknown"),
-        vllm_answer(routed_experts=base64.b64encode(b"no array").decode()),
     ],
 )
 def test_invalid_answers_of_vllm_are_refused(answer: Any) -> None:
