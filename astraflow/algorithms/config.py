@@ -67,7 +67,7 @@ class AlgorithmConfig(Config):
     balance_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the auxiliary loss that keeps the experts of a mixture evenly used, such as 0.001; it is computed over
     all tokens of a micro-batch, context included. 0: none. (Switch Transformers, arXiv:2101.03961)"""
-    router_replay: bool = False
+    router_replay: Annotated[bool, SettableBy.AGENT] = False
     """Compute each token of a mixture with the experts that the engine chose when it sampled the next one, weighted by
     the trainer's own router. Other context is routed by the trainer. Needs engines that record them.
     (R3, arXiv:2510.11370)"""
