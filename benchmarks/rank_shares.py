@@ -24,7 +24,7 @@ from astraflow.contract.batches import Batch
 from astraflow.runtime.service import prepare_for_large_messages
 from astraflow.trainer.ranks.channel import Channel, Message
 from astraflow.trainer.step.flops import ForwardCost
-from astraflow.trainer.step.runner import StepPlanner
+from astraflow.trainer.step.planner import StepPlanner
 from astraflow.trainer.step.shares import Share
 from astraflow.wire.codecs.data import decode_batch, encode_batch
 from benchmarks.trainer_step.rows import batch_of

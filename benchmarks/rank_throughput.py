@@ -24,7 +24,7 @@ from astraflow.models import models
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.fsdp import FsdpBackend
 from astraflow.trainer.step.flops import ForwardCost
-from astraflow.trainer.step.runner import StepPlanner
+from astraflow.trainer.step.planner import StepPlanner
 from astraflow.weights.publish.staging_buffers import StagedVersion, StagingBufferPool
 from astraflow.weights.tensors import lay_out
 from benchmarks.trainer_step.loops import ALGORITHM

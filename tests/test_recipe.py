@@ -7,7 +7,14 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput, UnknownPolicy
 from astraflow.contract.ids import PolicyId
-from astraflow.recipe.config import Recipe, dataflow_config, node_config, trainer_config, weights_config
+from astraflow.recipe.config import (
+    Recipe,
+    dataflow_config,
+    dataflow_values,
+    node_config,
+    trainer_config,
+    weights_config,
+)
 from astraflow.recipe.files import EXAMPLES, PACKAGED, find_recipe, packaged_recipes, summary_of
 from astraflow.recipe.loading import Check, load_recipe, snapshot
 from astraflow.runtime.plugins import PLUGINS_VARIABLE
@@ -285,13 +292,41 @@ def test_a_teacher_behind_a_server_cannot_score_filtered_samples() -> None:
     algorithm = "policies.solver.algorithm"
     endpoint = "{base_url = 'http://127.0.0.1:9', model = 'teacher'}"
     taught = [
-        f"{algorithm}.teacher_endpoint={endpoint}",
+        f"{algorithm}.teachers.large.endpoint={endpoint}",
         f"{algorithm}.token_advantages=[{{kind = 'distillation'}}]",
         f"{algorithm}.loss={{kind = 'reinforce'}}",
     ]
     load_recipe("smoke", taught)
     with raises_code(InvalidInput, "algorithm.teacher_filtered", "top_p", "'train'"):
         load_recipe("smoke", [*taught, "flows.train.workflow.top_p=0.9"])
+
+
+def test_a_loss_that_reads_a_teachers_distribution_refuses_filtered_samples() -> None:
+    algorithm = "policies.solver.algorithm"
+    taught = [f"{algorithm}.teachers.small.model={{kind = 'tiny'}}", f"{algorithm}.loss={{kind = 'distillation'}}"]
+    load_recipe("smoke", taught)
+    with raises_code(InvalidInput, "algorithm.teacher_filtered", "top_k", "'train'"):
+        load_recipe("smoke", [*taught, "flows.train.workflow.top_k=5"])
+
+
+def test_a_policy_that_teaches_itself_needs_another_prompt() -> None:
+    algorithm = "policies.solver.algorithm"
+    taught = [f"{algorithm}.teachers.self={{policy = 'initial'}}", f"{algorithm}.loss={{kind = 'distillation'}}"]
+    with raises_code(InvalidInput, "algorithm.no_teacher_question", "'train'"):
+        load_recipe("reverse", taught)
+    recipe = load_recipe("reverse", [*taught, "flows.train.workflow.teacher_question='{question}{answer}'"])
+    assert recipe.policies["solver"].algorithm.teachers["self"].policy == "initial"
+
+
+def test_teachers_that_a_field_chooses_are_told_to_nodes() -> None:
+    choice = dataflow_values(load_recipe("reverse/distill_two"))["teachers"]
+    assert choice == {"solver": {"field": "part", "names": ("reverse", "sort")}}
+
+
+@pytest.mark.parametrize("teacher", ["{}", "{policy = 'current', model = {kind = 'tiny'}}", "{policy = 'older'}"])
+def test_a_teacher_is_a_model_a_server_or_the_policy(teacher: str) -> None:
+    with raises_code(InvalidInput, "config.invalid"):
+        load_recipe("reverse", [f"policies.solver.algorithm.teachers.one={teacher}"])
 
 
 def test_incompatible_parts_of_an_algorithm_are_refused_with_their_key() -> None:

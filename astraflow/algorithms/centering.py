@@ -49,9 +49,10 @@ def score_drift(scores: TokenScores, tokens: TokenData, weights: Weights) -> Dri
         return Drift(
             gain=nothing, head_mass=nothing, size=nothing, is_outside=torch.ones_like(nothing, dtype=torch.bool)
         )
-    is_recorded = tokens.top_logprobs.isfinite() & (scores.top_logprobs > _LEAST_LOGPROB)
+    candidates = scores.top_logprobs[:, : tokens.top_logprobs.shape[1]]
+    is_recorded = tokens.top_logprobs.isfinite() & (candidates > _LEAST_LOGPROB)
     engine = tokens.top_logprobs.where(is_recorded, 0.0)
-    trainer = scores.top_logprobs.where(is_recorded, 0.0)
+    trainer = candidates.where(is_recorded, 0.0)
     current = trainer.detach()
     q, p = (values.exp().where(is_recorded, 0.0) for values in (engine, current))
     head_mass = q.sum(-1)

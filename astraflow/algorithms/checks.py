@@ -28,6 +28,8 @@ def check_algorithm(config: AlgorithmConfig, temperatures: Mapping[str, float] |
         _check_anchor(options, config)
     _check_advantages(config)
     _check_token_advantages(config)
+    is_distilled = any(spec.get("kind") == "distillation" for spec in config.token_advantages)
+    _check_teachers(config, are_needed=is_distilled or teacher_tokens(config) > 0)
     for flow, temperature in (temperatures or {}).items():
         if temperature != config.temperature:
             raise InvalidInput(
@@ -35,6 +37,12 @@ def check_algorithm(config: AlgorithmConfig, temperatures: Mapping[str, float] |
                 f"logprobs at {config.temperature}; set algorithm.temperature = {temperature}",
                 code="algorithm.temperature",
             )
+
+
+def teacher_tokens(config: AlgorithmConfig) -> int:
+    """Returns the number of the teacher's most likely tokens that the loss reads; 0: none."""
+    options = losses.check(config.loss)
+    return options.teacher_tokens if isinstance(options, PolicyOptions) and options.teacher_coefficient > 0 else 0
 
 
 def check_roles(config: AlgorithmConfig, flow: str, roles: Sequence[str]) -> None:
@@ -148,7 +156,6 @@ def _check_token_advantages(config: AlgorithmConfig) -> None:
             "begin token_advantages with {kind = 'gae'}, or remove both",
             code="algorithm.critic_and_gae",
         )
-    _check_teacher(config, is_needed="distillation" in kinds)
     if config.critic is not None:
         _check_critic(config, config.critic)
 
@@ -163,25 +170,27 @@ def _check_distillation(spec: Mapping[str, object], first: str) -> None:
         )
 
 
-def _check_teacher(config: AlgorithmConfig, *, is_needed: bool) -> None:
-    teachers = (config.teacher is not None) + (config.teacher_endpoint is not None)
-    if is_needed != bool(teachers):
+def _check_teachers(config: AlgorithmConfig, *, are_needed: bool) -> None:
+    if are_needed != bool(config.teachers):
         raise InvalidInput(
-            "cannot use the token advantage 'distillation' without a teacher, or a teacher without it; set teacher to "
-            "a model or teacher_endpoint to its server, and add {kind = 'distillation'} to token_advantages, or remove "
-            "both",
+            "cannot distil without a teacher, or use a teacher that nothing reads; set teachers, and either the token "
+            "advantage {kind = 'distillation'}, the loss 'distillation' or teacher_coefficient of another loss, or "
+            "remove them",
             code="algorithm.teacher_and_distillation",
         )
-    if teachers > 1:
+    if len(config.teachers) > 1 and not config.teacher_field:
         raise InvalidInput(
-            "cannot distil from two teachers: set teacher or teacher_endpoint, not both", code="algorithm.two_teachers"
+            f"cannot choose between the teachers {', '.join(config.teachers)}: set teacher_field to the field of the "
+            "prompts with the name of their teacher",
+            code="algorithm.teacher_not_chosen",
         )
-    if config.teacher_endpoint is not None and config.temperature != 1:
-        raise InvalidInput(
-            f"cannot compare the teacher at {config.teacher_endpoint.base_url!r} with a policy at temperature "
-            f"{config.temperature}: servers score at temperature 1; set temperature = 1, or load the model as teacher",
-            code="algorithm.teacher_temperature",
-        )
+    for name, teacher in config.teachers.items():
+        if teacher.endpoint is not None and config.temperature != 1:
+            raise InvalidInput(
+                f"cannot compare the teacher {name!r} at {teacher.endpoint.base_url!r} with a policy at temperature "
+                f"{config.temperature}: servers score at temperature 1; set temperature = 1, or load its model",
+                code="algorithm.teacher_temperature",
+            )
 
 
 def _check_turn_returns(config: AlgorithmConfig, kinds: Sequence[str]) -> None:

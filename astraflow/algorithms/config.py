@@ -1,8 +1,8 @@
 """Configuration of a policy's learning algorithm: advantages, loss, and the sampling facts that both depend on."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from astraflow.contract.rollouts.recording import ColumnNeeds
 from astraflow.runtime.config.base import Config
@@ -45,6 +45,25 @@ class TeacherEndpointConfig(Config):
     at most 30 s. The trainer restarts and repeats the batch after the last one."""
 
 
+class TeacherConfig(Config):
+    """Teacher of a distillation. Set exactly one of its options."""
+
+    model: dict[str, Any] | None = None
+    """Model spec of a teacher that the trainer loads beside the policy."""
+    endpoint: TeacherEndpointConfig | None = None
+    """Server of the teacher."""
+    policy: Annotated[Literal["current", "initial"] | None, SettableBy.AGENT] = None
+    """The policy itself, which reads another prompt than the answer was written for: the option `teacher_question` of
+    the workflow, such as the question with its solution. `current`: with the weights at the start of the batch.
+    `initial`: with those at the start of the run, whose copy stays in memory. (SDFT, arXiv:2601.19897)"""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.model is not None) + (self.endpoint is not None) + (self.policy is not None) != 1:
+            raise ValueError("a teacher has one of the options model, endpoint and policy; set exactly one")
+        return self
+
+
 class AlgorithmConfig(Config):
     """GRPO by default: group-relative advantages, clipped ratio against the recorded behaviour logprobs, token mean."""
 
@@ -56,10 +75,10 @@ class AlgorithmConfig(Config):
     """Loss spec: `kind` and its options."""
     critic: CriticConfig | None = None
     """Required by the token advantage `gae`; None: no critic is trained."""
-    teacher: dict[str, Any] | None = None
-    """Model spec of the teacher, required by the token advantage `distillation`; None: no teacher is loaded."""
-    teacher_endpoint: TeacherEndpointConfig | None = None
-    """Server of the teacher, instead of `teacher`; None: no server is used."""
+    teachers: dict[str, TeacherConfig] = Field(default_factory=dict)
+    """By name. Required by the token advantage `distillation` and by losses with `teacher_coefficient`."""
+    teacher_field: Annotated[str, SettableBy.RECIPE] = ""
+    """Field of prompts with the name of the teacher that scores their answers; required with several teachers."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of rollouts. Recorded logprobs and the trainer's are of the tempered distribution."""
     mask_truncated: Annotated[bool, SettableBy.AGENT] = False
@@ -89,3 +108,8 @@ class AlgorithmConfig(Config):
     def corrects_samples(self) -> bool:
         """True if the loss corrects samples of an engine that computes otherwise: by centering or by corrections."""
         return bool(self.columns.top_tokens or self.loss.get("corrections"))
+
+    @property
+    def teacher_models(self) -> dict[str, dict[str, Any]]:
+        """Specs of the teachers that the trainer loads, by name."""
+        return {name: teacher.model for name, teacher in self.teachers.items() if teacher.model is not None}

@@ -81,6 +81,10 @@ class TokenData:
     """int64 `[tokens, k]`: most likely tokens of the engine when it sampled, -1: none; None: not recorded."""
     top_logprobs: Tensor | None = None
     """float32 `[tokens, k]`: their logprobs, -inf where there is none."""
+    teacher_top_tokens: Tensor | None = None
+    """int64 `[tokens, k]`: most likely tokens of the teacher, -1: none; None unless the loss needs them."""
+    teacher_top_logprobs: Tensor | None = None
+    """float32 `[tokens, k]`: their logprobs, -inf where there is none."""
 
     def result(self, of: Pass) -> Tensor:
         """Returns the field that the pass fills. Raises: InvalidInput when it is absent, because no part of the
@@ -115,7 +119,10 @@ class TokenScores:
     values: Tensor | None = None
     """Values of the critic; only in the critic's own pass."""
     top_logprobs: Tensor | None = None
-    """`[tokens, k]`: logprobs of `TokenData.top_tokens`; None unless they were recorded."""
+    """`[tokens, k]`: logprobs of `TokenData.top_tokens`, then of `TokenData.teacher_top_tokens`; None without any. In a
+    pass that returns `top_tokens`: theirs."""
+    top_tokens: Tensor | None = None
+    """int64 `[tokens, k]`, without gradient: the most likely tokens; None unless the pack asked for them."""
     balance: Tensor | None = None
     """Scalar: loss for the balance of experts over all tokens of the micro-batch; None unless asked for."""
     replayed_choices: Tensor | None = None
@@ -135,6 +142,7 @@ class TokenScores:
             logprobs=self.logprobs[indices],
             entropy=self.entropy[indices],
             top_logprobs=None if self.top_logprobs is None else self.top_logprobs[indices],
+            top_tokens=None if self.top_tokens is None else self.top_tokens[indices],
             balance=self.balance,
         )
 

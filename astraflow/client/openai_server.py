@@ -1,11 +1,13 @@
 """Client of an OpenAI-compatible model server: repeats refused and cut requests, and explains their failures."""
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from astraflow.client.model_server import ServerClient, ServerRefused, ServerUnreachable
 from astraflow.contract.errors import (
@@ -27,6 +29,38 @@ _T = TypeVar("_T")
 COMPLETIONS = "/v1/completions"
 
 _FIRST_BACKOFF_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopScores:
+    """Scores of given tokens, and the most likely tokens in their place."""
+
+    logprobs: Float32Array
+    """`[tokens]`, of the given ones."""
+    top_tokens: Int32Array
+    """`[tokens, k]`, in any order; -1: none."""
+    top_logprobs: Float32Array
+    """`[tokens, k]`; -inf where there is none."""
+
+    def at(self, indices: npt.NDArray[np.integer[Any]]) -> Self:
+        """Returns the scores at these indices."""
+        return replace(
+            self,
+            logprobs=self.logprobs[indices],
+            top_tokens=self.top_tokens[indices],
+            top_logprobs=self.top_logprobs[indices],
+        )
+
+    @classmethod
+    def of(cls, logprobs: Sequence[float], candidates: Sequence[Mapping[int, float]], count: int) -> Self:
+        """Returns the scores with the `count` most likely candidates of each token."""
+        shape = (len(candidates), count)
+        tokens, values = np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32)
+        for index, entries in enumerate(candidates):
+            likeliest = sorted(entries.items(), key=lambda entry: -entry[1])[:count]
+            tokens[index, : len(likeliest)] = [token for token, _ in likeliest]
+            values[index, : len(likeliest)] = [value for _, value in likeliest]
+        return cls(logprobs=np.array(logprobs, dtype=np.float32), top_tokens=tokens, top_logprobs=values)
 
 
 class OpenAIClient:
@@ -83,14 +117,7 @@ class OpenAIClient:
 
         scored_from: at least 1. Raises: CorruptData for an answer without logprobs.
         """
-        request = {
-            "model": model,
-            "prompt": tokens,
-            "max_tokens": 1,
-            "temperature": 1.0,
-            "return_token_ids": True,
-            "add_special_tokens": False,
-        }
+        request = {**_scoring(model, tokens), "return_token_ids": True}
         if not self._scores_by_echo:
             choice = first_choice(await self.post(COMPLETIONS, {**request, "prompt_logprobs": 0}, limit_s=limit_s))
             if choice.get("prompt_logprobs") is not None:
@@ -99,6 +126,45 @@ class OpenAIClient:
         echo = {**request, "echo": True, "logprobs": 1}  # with 0, SGLang leaves out the logprobs of the prompt
         choice = first_choice(await self.post(COMPLETIONS, echo, limit_s=limit_s))
         return _parse_echo(choice, len(tokens), scored_from)
+
+    async def top_logprobs(
+        self, model: str, tokens: Int32Array, scored_from: int, count: int, *, limit_s: float
+    ) -> "TopScores":
+        """Returns the logprobs of `tokens[scored_from:]`, and in place of each the `count` most likely tokens, at
+        temperature 1: by vLLM's `prompt_logprobs`, or by SGLang's own route.
+
+        scored_from: at least 1. Raises: CorruptData for an answer without them.
+        """
+        if not self._scores_by_echo:
+            request = {**_scoring(model, tokens), "prompt_logprobs": count}
+            choice = first_choice(await self.post(COMPLETIONS, request, limit_s=limit_s))
+            if choice.get("prompt_logprobs") is not None:
+                return _parse_top_of_vllm(choice, tokens, scored_from, count)
+            self._scores_by_echo = True
+        body = {
+            "input_ids": tokens,
+            "sampling_params": {"max_new_tokens": 0, "temperature": 0},
+            "return_logprob": True,
+            "logprob_start_len": scored_from - 1,
+            "top_logprobs_num": count,
+        }
+        return _parse_top_of_sglang(
+            await self.post("/generate", body, limit_s=limit_s), len(tokens) - scored_from, count
+        )
+
+    async def tokenize(self, model: str, text: str, *, limit_s: float) -> list[int] | None:
+        """Returns the server's tokens of a text, without special tokens; None if it does not say."""
+        body = {"model": model, "prompt": text, "add_special_tokens": False}
+        try:
+            answer = await self._client.post("/tokenize", body, limit_s=limit_s)
+        except ServerRefused as problem:
+            if problem.status in (400, 404, 405, 422):
+                return None
+            raise self._failure(problem) from problem
+        except (ServerUnreachable, TimeoutError) as problem:
+            raise self._failure(problem) from problem
+        tokens = answer.get("tokens") if isinstance(answer, dict) else None
+        return tokens if isinstance(tokens, list) else None
 
     async def close(self) -> None:
         """Closes all connections; requests in flight fail."""
@@ -185,6 +251,11 @@ def invalid_answer(problem: Exception, answer: Any) -> CorruptData:
     )
 
 
+def _scoring(model: str, tokens: Int32Array) -> dict[str, Any]:
+    """Returns what requests for logprobs of a prompt have in common."""
+    return {"model": model, "prompt": tokens, "max_tokens": 1, "temperature": 1.0, "add_special_tokens": False}
+
+
 def _parse_prompt_logprobs(choice: Mapping[str, Any], tokens: Int32Array, scored_from: int) -> Float32Array:
     """Returns the scores from vLLM's `prompt_logprobs`: per token, a map of token ids."""
     try:
@@ -204,3 +275,28 @@ def _parse_echo(choice: Mapping[str, Any], length: int, scored_from: int) -> Flo
         return np.minimum(np.array(entries, dtype=np.float32), 0.0)
     except (KeyError, TypeError, ValueError) as problem:
         raise invalid_answer(problem, choice) from problem
+
+
+def _parse_top_of_vllm(choice: Mapping[str, Any], tokens: Int32Array, scored_from: int, count: int) -> TopScores:
+    """Returns the scores from vLLM's `prompt_logprobs`, which name the most likely tokens and the given one."""
+    try:
+        entries, scored = choice["prompt_logprobs"][scored_from:], tokens[scored_from:].tolist()
+        maps = [{int(token): float(facts["logprob"]) for token, facts in entry.items()} for entry in entries]
+        logprobs = [entry[token] for entry, token in zip(maps, scored, strict=True)]
+        return TopScores.of(logprobs, maps, count)
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as problem:
+        raise invalid_answer(problem, choice) from problem
+
+
+def _parse_top_of_sglang(answer: Any, scored: int, count: int) -> TopScores:
+    """Returns the scores from SGLang's `input_token_logprobs` and `input_top_logprobs`, whose first entry is of the
+    token before the scored ones."""
+    try:
+        facts = answer["meta_info"]
+        own, top = facts["input_token_logprobs"][1:], facts["input_top_logprobs"][1:]
+        if not len(own) == len(top) == scored:
+            raise ValueError(f"{len(own)} scores and {len(top)} heads of {scored} tokens")
+        maps = [{int(entry[1]): float(entry[0]) for entry in entries} for entries in top]
+        return TopScores.of([float(entry[0]) for entry in own], maps, count)
+    except (KeyError, TypeError, IndexError, ValueError, OverflowError) as problem:
+        raise invalid_answer(problem, answer) from problem

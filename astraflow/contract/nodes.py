@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from astraflow.contract.ids import FlowId, NodeId, PolicyId, PoolId, TaskId, Version
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import FlowId, NodeId, PolicyId, PoolId, PromptId, TaskId, Version
 from astraflow.contract.rollouts.agent_calls import LiveSession
 from astraflow.contract.rollouts.recording import ColumnNeeds
 from astraflow.contract.values import Json
@@ -73,6 +74,29 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TeacherChoice:
+    """Choice between the teachers of a policy by a field of the prompts."""
+
+    policy: PolicyId
+    field: str
+    """Field of prompts with the name of a teacher."""
+    teachers: tuple[str, ...]
+    """Names of the teachers."""
+
+    def teacher_of(self, prompt: PromptId, fields: Mapping[str, Json]) -> str:
+        """Returns the name of the teacher of a prompt with these fields. Raises: InvalidInput when it has none of
+        them."""
+        name = fields.get(self.field)
+        if not isinstance(name, str) or name not in self.teachers:
+            raise InvalidInput(
+                f"cannot distil the answers to prompt {prompt!r}: its field {self.field!r} is {name!r}, which is no "
+                f"teacher of {self.policy!r}; use one of {', '.join(self.teachers)}",
+                code="task.unknown_teacher",
+            )
+        return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSpec:
     """Workflow and reward that a node needs to run a flow's tasks: plugin kinds with their options."""
 
@@ -90,6 +114,8 @@ class FlowSpec:
     read recorded logprobs; empty for an evaluation."""
     columns: Mapping[PolicyId, ColumnNeeds] = field(default_factory=dict)
     """Columns that engines record of every token that a policy writes; absent: none."""
+    teacher_choices: tuple[TeacherChoice, ...] = ()
+    """Policies whose teachers are chosen by a field of the prompts; empty for an evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

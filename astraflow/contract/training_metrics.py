@@ -268,6 +268,24 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             MetricUnit.NUMBER,
             "Mean magnitude of the weight of a sampled token's score, beside which centering is small.",
         ),
+        (
+            "kl_teacher",
+            "Divergence from the teacher",
+            MetricUnit.NATS,
+            "Mean divergence of the policy from its teacher over the teacher's most likely tokens.",
+        ),
+        (
+            "teacher_head_mass",
+            "Teacher's probability",
+            MetricUnit.SHARE,
+            "Mean probability, under the teacher, of its most likely tokens that the loss reads.",
+        ),
+        (
+            "teacher_missing",
+            "Without a teacher",
+            MetricUnit.SHARE,
+            "Share of trained tokens that no teacher scored; they count for nothing in a distillation.",
+        ),
     ),
     *_metrics(
         MetricGroup.ENDINGS,
@@ -337,6 +355,8 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
                 ("logprob", "logprobs", "with a logprob that no sampled token can have"),
                 ("version", "versions", "with tokens of a version that does not exist yet"),
                 ("reward", "rewards", "with a reward that is not a finite number"),
+                ("teacher", "teacher", "whose teacher is none of the algorithm's"),
+                ("teacher_prompt", "teacher's prompt", "without a prompt that their teacher can read"),
                 ("mismatch", "mismatch", "of nodes whose logprobs differ from the trainer's"),
             )
         ),
@@ -392,9 +412,9 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
         ),
         (
             "teacher_s",
-            "Asking the teacher's server",
+            "Asking teachers' servers",
             MetricUnit.SECONDS,
-            "Time of the requests to the server of a teacher, before the passes. Absent without a server.",
+            "Time of the requests to the servers of teachers, before the passes. Absent without a server.",
         ),
         (
             "forward_backward_s",

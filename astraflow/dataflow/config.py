@@ -135,6 +135,15 @@ class StreamConfig(Config):
     """At the batch: chooses among the buffered groups."""
 
 
+class TeacherChoiceConfig(Config):
+    """Choice between the teachers of a policy."""
+
+    field: Annotated[str, SettableBy.RECIPE]
+    """Field of prompts with the name of a teacher."""
+    names: Annotated[tuple[str, ...], SettableBy.RECIPE]
+    """Names of the teachers."""
+
+
 class DataflowConfig(Config):
     """Flows and streams of one run, and the settings that its nodes need."""
 
@@ -152,6 +161,8 @@ class DataflowConfig(Config):
     """`FlowSpec.temperatures`."""
     columns: Annotated[dict[str, ColumnNeeds], SettableBy.RECIPE] = Field(default_factory=dict)
     """Columns that the algorithm of each policy needs of every token; absent: none."""
+    teachers: Annotated[dict[str, TeacherChoiceConfig], SettableBy.RECIPE] = Field(default_factory=dict)
+    """Policies whose teachers are chosen by a field of the prompts."""
     stop: StopConfig | None = None
     """Condition that completes the run; None: the run never completes."""
     engine: Annotated[Spec, SettableBy.RECIPE] = Field(default={"kind": "scripted"})

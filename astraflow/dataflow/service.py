@@ -13,7 +13,7 @@ from astraflow.access.authenticator import Authenticator
 from astraflow.archive.set_aside import FOLDER, SetAsideFiles
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId, PoolId, Version
-from astraflow.contract.nodes import FlowSpec, JoinResult, PolicySpec
+from astraflow.contract.nodes import FlowSpec, JoinResult, PolicySpec, TeacherChoice
 from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import Record, problem_record
@@ -446,6 +446,11 @@ def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, leases: Lea
             attaches_texts=flow.group_reward is not None,
             temperatures={PolicyId(policy): value for policy, value in config.temperatures.items()},
             columns={PolicyId(policy): needs for policy, needs in config.columns.items() if needed_columns(needs)},
+            teacher_choices=tuple(
+                TeacherChoice(policy=PolicyId(policy), field=choice.field, teachers=choice.names)
+                for policy, choice in config.teachers.items()
+                if policy in policies
+            ),
         ),
         policies,
         judges=judging_policies(flow.reward),

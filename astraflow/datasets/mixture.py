@@ -11,6 +11,9 @@ from astraflow.datasets.base import Dataset, DatasetShare, check_index
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 
+PART = "part"
+"""Field with the name of a prompt's part, unless the part's data has a field of that name."""
+
 
 class PartOptions(Config):
     """One dataset of the mixture."""
@@ -62,7 +65,7 @@ class Mixture:
         )
 
     def prompt(self, index: int) -> Prompt:
-        """Returns a prompt of a part, with the id `part/id`."""
+        """Returns a prompt of a part, with the id `part/id` and the name of the part as field `part`."""
         check_index(index, self.size)
         parts = iter(self._parts.items())
         name, part = next(parts)
@@ -70,4 +73,4 @@ class Mixture:
             index -= part.size
             name, part = next(parts)
         prompt = part.prompt(index)
-        return Prompt(id=PromptId(f"{name}/{prompt.id}"), fields=prompt.fields)
+        return Prompt(id=PromptId(f"{name}/{prompt.id}"), fields={PART: name, **prompt.fields})

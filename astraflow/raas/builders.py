@@ -34,6 +34,7 @@ def build_flow(spec: FlowSpec) -> BuiltFlow:
         temperatures=temperatures,
         columns=spec.columns,
         filters=answers.truncating_options if temperatures else (),
+        teacher_choices={choice.policy: choice for choice in spec.teacher_choices},
     )
 
 

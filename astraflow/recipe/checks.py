@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from astraflow.algorithms.checks import GROUP_ADVANTAGES, check_algorithm, check_roles
+from astraflow.algorithms.checks import GROUP_ADVANTAGES, check_algorithm, check_roles, teacher_tokens
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.token_columns import MAX_SUPPORT
 from astraflow.dataflow.config import DataflowConfig
@@ -90,7 +90,7 @@ def _check_algorithms(recipe: Recipe, origin: ValueOrigin) -> None:
         path = ("policies", name, "algorithm")
         try:
             check_algorithm(policy.algorithm, _temperatures(recipe, name))
-            _check_teacher(recipe, name)
+            _check_teachers(recipe, name)
             for flow, roles in _roles_in_flows(recipe, name).items():
                 check_roles(policy.algorithm, flow, roles)
         except InvalidInput as problem:
@@ -121,17 +121,30 @@ def _temperatures(recipe: Recipe, policy: str) -> dict[str, float]:
     }
 
 
-def _check_teacher(recipe: Recipe, policy: str) -> None:
-    """Checks that a teacher's server scores the distribution that is sampled."""
+def _check_teachers(recipe: Recipe, policy: str) -> None:
+    """Checks that teachers score the distribution that flows sample, and that a policy which teaches itself gets
+    another prompt from each."""
+    algorithm = recipe.policies[policy].algorithm
+    teachers = algorithm.teachers.values()
+    is_whole = any(teacher.endpoint is not None for teacher in teachers) or teacher_tokens(algorithm) > 0
+    teaches_itself = any(teacher.policy is not None for teacher in teachers)
     for name, flow in recipe.flows.items():
         options = workflows.check(flow.workflow)
+        if policy not in workflows.build(flow.workflow).policies:
+            continue
         filters = options.truncating_options if isinstance(options, AnswerOptions) else ()
-        is_taught = recipe.policies[policy].algorithm.teacher_endpoint is not None
-        if is_taught and filters and policy in workflows.build(flow.workflow).policies:
+        if is_whole and filters:
             raise InvalidInput(
-                f"cannot compare a teacher's server with the filtered samples of flow {name!r}: servers score over all "
-                f"tokens; leave out {', '.join(filters)}, or load the model as teacher",
+                f"cannot compare a teacher with the filtered samples of flow {name!r}: servers, and losses with "
+                f"teacher_coefficient, compare whole distributions; leave out {', '.join(filters)}, or load the model "
+                "of the teacher and use the token advantage 'distillation'",
                 code="algorithm.teacher_filtered",
+            )
+        if teaches_itself and not getattr(options, "teacher_question", ""):
+            raise InvalidInput(
+                f"cannot use {policy!r} as its own teacher in flow {name!r}: the workflow gives it no other prompt; "
+                "set teacher_question of a single_turn workflow, or use another teacher",
+                code="algorithm.no_teacher_question",
             )
 
 

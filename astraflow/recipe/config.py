@@ -164,6 +164,11 @@ def dataflow_values(recipe: Recipe) -> Values:
             if policy.is_trained and policy.algorithm.loss.get("kind") not in WITHOUT_RECORDED_LOGPROBS
         },
         "columns": {name: asdict(policy.algorithm.columns) for name, policy in policies if policy.is_trained},
+        "teachers": {
+            name: {"field": policy.algorithm.teacher_field, "names": tuple(policy.algorithm.teachers)}
+            for name, policy in policies
+            if policy.is_trained and policy.algorithm.teacher_field
+        },
         "engine": recipe.nodes.engine,
         "engines": {**recipe.nodes.engines, **{name: engine_of(recipe, name) for name in _with_own_engine(recipe)}},
         "stop": recipe.stop,

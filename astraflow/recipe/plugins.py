@@ -47,8 +47,8 @@ def outer_plugin_specs(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Regist
         yield ("policies", name, "algorithm", "loss"), losses, policy.algorithm.loss
         if policy.algorithm.critic is not None:
             yield ("policies", name, "algorithm", "critic", "loss"), losses, policy.algorithm.critic.loss
-        if policy.algorithm.teacher is not None:
-            yield ("policies", name, "algorithm", "teacher"), models, policy.algorithm.teacher
+        for teacher, spec in policy.algorithm.teacher_models.items():
+            yield ("policies", name, "algorithm", "teachers", teacher, "model"), models, spec
     for name, flow in recipe.flows.items():
         yield ("flows", name, "dataset"), datasets, flow.dataset
         yield ("flows", name, "workflow"), workflows, flow.workflow

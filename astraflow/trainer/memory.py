@@ -50,7 +50,8 @@ class TrainingSetup:
     """A backend with ranks (`fsdp`, `titan`), which divides and gathers, also with one rank."""
     needs_reference: bool = False
     has_critic: bool = False
-    has_teacher: bool = False
+    teachers: int = 0
+    """Teachers that are loaded beside the policy, counted as if they had its size."""
 
     @classmethod
     def of(cls, backend: Mapping[str, Any], algorithm: Mapping[str, Any], *, is_gpu: bool) -> Self:
@@ -61,7 +62,7 @@ class TrainingSetup:
         is_half = compute == "bfloat16" or (compute == "auto" and is_gpu)
         lora = backend.get("lora")
         targets = (lora or {}).get("target_modules")
-        loss = algorithm.get("loss", {})
+        loss, teachers = algorithm.get("loss", {}), algorithm.get("teachers", {}).values()
         return cls(
             ranks=ranks,
             shards=ranks // int(backend.get("replicas", 1)),
@@ -76,9 +77,11 @@ class TrainingSetup:
             micro_batch_tokens=int(backend.get("micro_batch_tokens", _DEFAULT_PACK_TOKENS)),
             is_offloaded=bool(backend.get("cpu_offload", False)),
             has_ranks=has_ranks,
-            needs_reference=loss.get("kind") == "dpo" or float(loss.get("kl_coefficient", 0.0)) > 0,
+            needs_reference=loss.get("kind") == "dpo"
+            or float(loss.get("kl_coefficient", 0.0)) > 0
+            or any(teacher.get("policy") == "initial" for teacher in teachers),
             has_critic=algorithm.get("critic") is not None,
-            has_teacher=algorithm.get("teacher") is not None,
+            teachers=sum(teacher.get("model") is not None for teacher in teachers),
         )
 
     @property
@@ -131,7 +134,7 @@ def held_bytes(shape: ModelShape, setup: TrainingSetup) -> dict[str, int]:
     models = 1 + setup.has_critic
     is_master = setup.has_ranks and setup.compute_bytes == BFLOAT16 and not setup.lora_rank
     rounded = 0 if is_master else setup.compute_bytes * shape.parameters
-    frozen = (setup.needs_reference and not setup.lora_rank) + setup.has_teacher
+    frozen = (setup.needs_reference and not setup.lora_rank) + setup.teachers
     whole_gradient = FLOAT32 * trained if setup.has_ranks and setup.shards > 1 and not setup.syncs_each_pack else 0
     own_gradient = 0 if setup.has_ranks or setup.compute_bytes == FLOAT32 else setup.compute_bytes * trained
     sizes = {

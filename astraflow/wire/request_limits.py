@@ -141,6 +141,8 @@ _LIMITS: Mapping[str, FieldLimit] = {
     "TrajectoryDetails.span_s": _UNLIMITED,
     "TrajectoryDetails.token_ends": _UNLIMITED,
     "TrajectoryDetails.role": _ID,
+    "TrajectoryDetails.teacher": _ID,
+    "TrajectoryDetails.teacher_prompt": _UNLIMITED,
     "TrajectoryDetails.ending": _ID,
     **{f"TrajectoryDetails.turn_{name}": FieldLimit(number=MAX_ABS_REWARD) for name in ("rewards", "discounts")},
     "TrajectoryDetails.reward_terms": FieldLimit(items=64),

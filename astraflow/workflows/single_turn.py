@@ -1,16 +1,23 @@
 """Workflow with one question, one answer and one score."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
+from astraflow.models.tokenizers import Message
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient, RewardScorer
-from astraflow.workflows.components.answers import TEMPLATE_TOKENS, AnswerOptions, question_of, request_answer
+from astraflow.workflows.components.answers import (
+    TEMPLATE_TOKENS,
+    AnswerOptions,
+    filled,
+    question_of,
+    request_answer,
+)
 
 
 class SingleTurnOptions(AnswerOptions):
@@ -20,6 +27,9 @@ class SingleTurnOptions(AnswerOptions):
     """Policy that answers."""
     system: Annotated[str, SettableBy.AGENT] = ""
     """System message before the question; none when empty."""
+    teacher_question: Annotated[str, SettableBy.AGENT] = ""
+    """Question that a teacher reads in place of the prompt's, for self-distillation, such as `{question} A correct
+    answer is: {answer}`. `{name}` stands for the prompt's field of that name. Empty: the same question."""
 
 
 @workflows.register("single_turn", options=SingleTurnOptions)
@@ -44,8 +54,15 @@ class SingleTurn:
         self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
     ) -> tuple[Trajectory, ...]:
         """Asks the prompt's question and scores the answer."""
-        system = [{"role": "system", "content": self._options.system}] if self._options.system else []
-        messages = [*system, {"role": "user", "content": question_of(task.prompt)}]
-        answer = await request_answer(self._policy, policies[self._policy], messages, self._options)
+        messages, client = self._messages(question_of(task.prompt)), policies[self._policy]
+        teacher_prompt: Sequence[int] = ()
+        if self._options.teacher_question and not task.pinned:
+            question = filled(self._options.teacher_question, task.prompt)
+            teacher_prompt = client.tokenizer.encode_chat(self._messages(question)).tolist()
+        answer = await request_answer(self._policy, client, messages, self._options)
         score = await scorer.score(task.prompt, answer.text, answer.finish, tokens=answer.tokens)
-        return (answer.trajectory_builder.build(score),)
+        return (answer.trajectory_builder.build(score, teacher_prompt=teacher_prompt),)
+
+    def _messages(self, question: str) -> list[Message]:
+        system = [{"role": "system", "content": self._options.system}] if self._options.system else []
+        return [*system, {"role": "user", "content": question}]

@@ -41,7 +41,8 @@ from astraflow.runtime.service import prepare_for_large_messages
 from astraflow.trainer.backends.probe import probe_text_from_batch
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.metrics import step_metrics
-from astraflow.trainer.step.runner import StepPlanner, StepResult
+from astraflow.trainer.step.planner import StepPlanner
+from astraflow.trainer.step.runner import StepResult
 from astraflow.wire.codecs.data import decode_batch, decode_lease, decode_push, encode_batch, encode_lease, encode_push
 from astraflow.wire.pb import data_plane_pb2 as pb
 

@@ -15,7 +15,8 @@ from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.flops import ForwardCost
-from astraflow.trainer.step.runner import StepPlanner, StepResult, StepRunner
+from astraflow.trainer.step.planner import StepPlanner
+from astraflow.trainer.step.runner import StepResult, StepRunner
 from astraflow.trainer.step.shares import Plan
 from benchmarks.trainer_step.rows import SMALL, model_of
 

@@ -92,10 +92,12 @@ class TestBatch:
 
     def scores(self, indices: Tensor) -> TokenScores:
         """Returns the scores of these tokens, as leaves that collect gradients."""
+        logprobs = self.logprobs[indices].requires_grad_()
         return TokenScores(
-            logprobs=self.logprobs[indices].requires_grad_(),
+            logprobs=logprobs,
             entropy=self.entropy[indices].requires_grad_(),
             values=self.values[indices].requires_grad_(),
+            top_logprobs=torch.stack([logprobs, logprobs - 1], 1) - math.log(2),
         )
 
 
@@ -124,6 +126,8 @@ def batch_of(rows: Rows, *, groups: Sequence[int] | None = None, slots: Sequence
         proximal_logprobs=column["proximal"],
         reference_logprobs=column["reference"],
         teacher_logprobs=column["reference"],
+        teacher_top_tokens=torch.tensor([[0, 1]]).expand(len(all_tokens), 2),
+        teacher_top_logprobs=torch.stack([column["reference"], column["proximal"]], 1) - math.log(2),
         values=column["old_value"],
         returns=column["target"],
     )

@@ -73,7 +73,11 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "distillation": {
         "token_advantages": [{"kind": "distillation"}],
         "loss": {"kind": "reinforce", "anchor": "proximal"},
-        "teacher": {"kind": "table"},
+        "teachers": {"table": {"model": {"kind": "tiny"}}},
+    },
+    "distillation_of_heads": {
+        "loss": {"kind": "distillation", "teacher_mixture": 0.5},
+        "teachers": {"table": {"model": {"kind": "tiny"}}},
     },
     "sft": {"loss": {"kind": "sft"}},
     "dpo": {"advantages": [], "loss": {"kind": "dpo"}},
@@ -96,6 +100,7 @@ class TablePolicy:
         tables = torch.randn(3, STATES, ACTIONS, generator=generator, dtype=torch.float64)
         self.logits = tables[0].clone().requires_grad_()
         self.reference, self.teacher = tables[0].clone(), tables[1]
+        self.top = self.teacher.log_softmax(-1).topk(2, -1)
         self.behaviour = self.logprobs(tables[0] + 0.2 * tables[2])
         self.values = torch.zeros(STATES, dtype=torch.float64, requires_grad=True)
         self.rewards = torch.randint(0, 2, (rows,), generator=generator).double()
@@ -119,6 +124,7 @@ class TablePolicy:
             logprobs=distribution[self.states, self.actions],
             entropy=entropy[self.states],
             values=self.values[self.states],
+            top_logprobs=distribution[self.states[:, None], self.top.indices[self.states]],
         )
 
     @torch.no_grad()
@@ -136,6 +142,7 @@ class TablePolicy:
             proximal_logprobs=self.logprobs(self.logits),
             reference_logprobs=self.logprobs(self.reference),
             teacher_logprobs=self.logprobs(self.teacher),
+            teacher_top_logprobs=self.top.values[self.states],
             values=self.values[self.states].clone(),
         )
         for spec in config.token_advantages:

@@ -21,7 +21,8 @@ def with_correction(loss: str, correction: str, **options: Any) -> AlgorithmConf
 
 GAE = {"advantages": [], "token_advantages": [{"kind": "gae"}]}
 DISTILLATION = {"token_advantages": [{"kind": "distillation"}]}
-ENDPOINT = {"base_url": "http://teacher:8000", "model": "large"}
+ENDPOINT: dict[str, Any] = {"large": {"endpoint": {"base_url": "http://teacher:8000", "model": "large"}}}
+OWN: dict[str, Any] = {"small": {"model": {"kind": "tiny"}}}
 TWO = [{"kind": "tis"}, {"kind": "icepop"}]
 REFUSED: list[tuple[str, AlgorithmConfig]] = [
     ("algorithm.critic_as_policy", config({"kind": "critic"})),
@@ -44,15 +45,17 @@ REFUSED: list[tuple[str, AlgorithmConfig]] = [
     ("algorithm.critic_and_gae", config({"kind": "ppo"}, **GAE)),
     ("algorithm.critic_and_gae", config({"kind": "ppo"}, critic={})),
     ("algorithm.teacher_and_distillation", config({"kind": "ppo"}, **DISTILLATION)),
-    ("algorithm.teacher_and_distillation", config({"kind": "ppo"}, teacher={"kind": "tiny"})),
-    ("algorithm.teacher_and_distillation", config({"kind": "ppo"}, teacher_endpoint=ENDPOINT)),
+    ("algorithm.teacher_and_distillation", config({"kind": "distillation"})),
+    ("algorithm.teacher_and_distillation", config({"kind": "ppo", "teacher_coefficient": 0.1})),
+    ("algorithm.teacher_and_distillation", config({"kind": "ppo"}, teachers=OWN)),
+    ("algorithm.teacher_and_distillation", config({"kind": "ppo"}, teachers=ENDPOINT)),
     (
-        "algorithm.two_teachers",
-        config({"kind": "ppo"}, teacher={"kind": "tiny"}, teacher_endpoint=ENDPOINT, **DISTILLATION),
+        "algorithm.teacher_not_chosen",
+        config({"kind": "ppo"}, teachers={**OWN, **ENDPOINT}, **DISTILLATION),
     ),
     (
         "algorithm.teacher_temperature",
-        config({"kind": "ppo"}, teacher_endpoint=ENDPOINT, temperature=0.7, **DISTILLATION),
+        config({"kind": "ppo"}, teachers=ENDPOINT, temperature=0.7, **DISTILLATION),
     ),
     ("algorithm.anchor_of_each_minibatch", config({"kind": "ppo", "anchor": "current"}, minibatches=2)),
     ("algorithm.anchor_of_each_minibatch", config({"kind": "gspo", "anchor": "current"}, minibatches=4)),
@@ -69,7 +72,7 @@ REFUSED: list[tuple[str, AlgorithmConfig]] = [
             advantages=[],
             token_advantages=[{"kind": "gae"}, {"kind": "distillation"}],
             critic={},
-            teacher={"kind": "tiny"},
+            teachers=OWN,
         ),
     ),
     ("config.invalid", config({"kind": "ppo", "kl_unbiased": True})),
@@ -97,7 +100,7 @@ def test_an_invalid_combination_is_refused(code: str, algorithm: AlgorithmConfig
 @pytest.mark.parametrize(
     "algorithm",
     [
-        *(config({"kind": kind}) for kind in losses.kinds() if kind != "critic"),
+        *(config({"kind": kind}) for kind in losses.kinds() if kind not in ("critic", "distillation")),
         with_correction("ppo", "opsm"),
         with_correction("ppo", "tis", anchor="current"),
         with_correction("gspo", "mis"),
@@ -108,11 +111,13 @@ def test_an_invalid_combination_is_refused(code: str, algorithm: AlgorithmConfig
             token_advantages=[{"kind": "gae"}, {"kind": "whitened"}],
             critic={"warmup_steps": 5},
         ),
-        config({"kind": "reinforce"}, teacher={"kind": "tiny"}, **DISTILLATION),
-        config({"kind": "reinforce"}, teacher_endpoint=ENDPOINT, **DISTILLATION),
+        config({"kind": "reinforce"}, teachers=OWN, **DISTILLATION),
+        config({"kind": "distillation"}, teachers={"self": {"policy": "current"}}),
+        config({"kind": "ppo", "teacher_coefficient": 0.1}, teachers={**OWN, **ENDPOINT}, teacher_field="part"),
+        config({"kind": "reinforce"}, teachers=ENDPOINT, **DISTILLATION),
         config(
             {"kind": "reinforce"},
-            teacher={"kind": "tiny"},
+            teachers=OWN,
             token_advantages=[{"kind": "whitened"}, {"kind": "distillation", "reward_coefficient": 0.5}],
         ),
     ],

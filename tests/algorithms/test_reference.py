@@ -31,7 +31,7 @@ def test_settings_of_the_guide_are_valid(algorithm: dict[str, Any]) -> None:
 
 
 def test_the_guide_has_examples() -> None:
-    assert (len(BLOCKS), len(ROWS)) == (5, 13)
+    assert (len(BLOCKS), len(ROWS)) == (6, 16)
 
 
 @pytest.mark.parametrize("registry", [advantages, token_advantages, losses, corrections], ids=lambda r: r.noun)

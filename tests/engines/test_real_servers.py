@@ -12,6 +12,7 @@ import torch
 
 from astraflow.algorithms.config import TeacherEndpointConfig
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
+from astraflow.models import build_tokenizer
 from astraflow.raas.engines.server.dialect import MODEL_NAME
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.runtime.folders.run_folders import home
@@ -106,14 +107,17 @@ class RealServerSuite(InstalledServerSuite):
         key = client._session.headers["Authorization"].removeprefix("Bearer ")
         monkeypatch.setenv("ASTRAFLOW_TEACHER_KEY", key)
         config = TeacherEndpointConfig(base_url=client.base_url, model=MODEL_NAME, key_variable="ASTRAFLOW_TEACHER_KEY")
-        teacher = TeacherEndpoint(config)
+        teacher = TeacherEndpoint(config, vocabulary=make_torch.model(0, MODEL).config.vocab_size)
         rows = dict(enumerate(row.trajectory for row in batch().rows))
-        await asyncio.to_thread(teacher.check, vocabulary=make_torch.model(0, MODEL).config.vocab_size)
-        scores = await asyncio.to_thread(teacher.logprobs, rows)
+        await asyncio.to_thread(teacher.check, build_tokenizer(MODEL), top=4)
+        scores = await asyncio.to_thread(teacher.scores, rows, top=4)
         for number, row in rows.items():
             written = np.flatnonzero(row.loss_mask())
             expected = self.logprobs(0, row.tokens, int(written[0]))[written - written[0]]
-            np.testing.assert_allclose(scores[number], expected, atol=1e-4)
+            np.testing.assert_allclose(scores[number].logprobs, expected, atol=1e-4)
+            assert (scores[number].top_logprobs[:, 0] >= scores[number].logprobs - 1e-4).all()
+            is_own = scores[number].top_tokens == row.tokens[written][:, None]
+            np.testing.assert_allclose(scores[number].top_logprobs[is_own], expected[is_own.any(1)], atol=1e-4)
 
 
 class TestSglang(RealServerSuite):

@@ -32,6 +32,8 @@ class CompletionsServer:
         self.cut = 0
         """Completions whose caller closed the connection."""
         self.url = ""
+        self.tokenize: Callable[[str], Any] | None = None
+        """Tokenizer; None: the server does not tokenize."""
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["CompletionsServer"]:
@@ -42,6 +44,8 @@ class CompletionsServer:
                 web.get("/v1/models", self._models),
                 web.get("/metrics", self._metrics),
                 web.post("/v1/completions", self._complete),
+                web.post("/generate", self._score),
+                web.post("/tokenize", self._tokenize),
             ]
         )
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
@@ -68,6 +72,33 @@ class CompletionsServer:
     def score(self, tokens: Sequence[int]) -> list[float]:
         """Returns the logprobs of all tokens but the first."""
         return [logprob(before, token, self.version) for before, token in itertools.pairwise(tokens)]
+
+    def tops(self, tokens: Sequence[int], count: int) -> list[dict[Any, Any] | None]:
+        """Returns the most likely tokens in place of all tokens but the first: as if there were no other."""
+        return [{token: score} for token, score in zip(tokens[1:], self.score(tokens), strict=True)]
+
+    async def _score(self, request: web.Request) -> web.Response:
+        """Answers as SGLang does when asked for the logprobs of a prompt."""
+        body = await request.json()
+        tokens, begin = body["input_ids"], body["logprob_start_len"]
+        heads = self.tops(tokens, body["top_logprobs_num"])[begin:]
+        scored = zip(self.score(tokens)[begin:], tokens[begin + 1 :], strict=True)
+        facts = {
+            "input_token_logprobs": [
+                [None, tokens[begin], None],
+                *([score, token, None] for score, token in scored),
+            ],
+            "input_top_logprobs": [
+                None,
+                *(None if head is None else [[value, token, None] for token, value in head.items()] for head in heads),
+            ],
+        }
+        return web.json_response({"meta_info": facts})
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        if self.tokenize is None:
+            return web.Response(status=404)
+        return web.json_response({"tokens": self.tokenize((await request.json())["prompt"]).tolist()})
 
     async def _models(self, request: web.Request) -> web.Response:
         return self._refusal(request) or web.json_response({"data": [{"id": "policy"}]})
@@ -104,9 +135,14 @@ class CompletionsServer:
         if "logprobs" in self.fields and body.get("logprobs") is not None:
             choice["logprobs"] = {"token_logprobs": scores if body.get("echo") else scores[begin:]}
         if "prompt_logprobs" in self.fields and body.get("prompt_logprobs") is not None:
+            heads = [None, *self.tops(tokens[:begin], body["prompt_logprobs"])]
+            if not body["prompt_logprobs"]:
+                heads = [None, *({} for _ in range(begin - 1))]
             choice["prompt_logprobs"] = [
-                None if score is None else {str(token): {"logprob": score, "rank": 1}}
-                for token, score in zip(tokens[:begin], scores[:begin], strict=True)
+                None
+                if head is None
+                else {str(entry): {"logprob": value, "rank": 1} for entry, value in {token: score, **head}.items()}
+                for token, score, head in zip(tokens[:begin], scores[:begin], heads, strict=True)
             ]
         return choice
 

@@ -15,7 +15,8 @@ from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.flops import ForwardCost
-from astraflow.trainer.step.runner import StepPlanner, StepRunner
+from astraflow.trainer.step.planner import StepPlanner
+from astraflow.trainer.step.runner import StepRunner
 from tests.trainer.step_gradients import Case, tiny_model
 
 

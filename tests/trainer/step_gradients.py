@@ -27,7 +27,8 @@ from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.flops import ForwardCost
-from astraflow.trainer.step.runner import StepPlanner, StepRunner
+from astraflow.trainer.step.planner import StepPlanner
+from astraflow.trainer.step.runner import StepRunner
 from astraflow.trainer.step.shares import Share
 from tests.trainer.plain_critic import ALGORITHM, PlainCritic
 from tests.trainer.plain_experts import expert_column, force_experts
@@ -60,6 +61,8 @@ class Case:
     """Most likely tokens of the engine that were recorded, for the loss `reinforce, tis` with centering."""
     replays: bool = False
     """Replays the experts of `expert_column`, with four experts in each layer."""
+    teacher: tuple[int, float] | None = None
+    """Most likely tokens of a teacher, and the mixture of the divergence from it; None without a teacher."""
     lora: LoraOptions | None = None
     """Adapters, which then are all that is trained."""
     engine_options: Mapping[str, Any] = field(default_factory=dict)
@@ -73,6 +76,9 @@ class Case:
         loss: dict[str, Any] = {**options, "aggregation": self.aggregation}
         if self.head:
             loss["centering"] = self.head
+        if self.teacher:
+            tokens, mixture = self.teacher
+            loss |= {"teacher_coefficient": 0.7, "teacher_tokens": tokens, "teacher_mixture": mixture}
         if self.entropy_coefficient:
             loss["entropy_coefficient"] = self.entropy_coefficient
         if self.aggregation == "fixed_length":
@@ -84,12 +90,13 @@ class Case:
                 "temperature": self.temperature,
                 "minibatches": self.minibatches,
                 "balance_coefficient": self.balance,
+                "teachers": {"large": {"model": {"kind": "tiny"}}} if self.teacher else {},
                 **advantages,
             }
         )
 
 
-def tiny_model(*, is_tied: bool, experts: int = 0, window: int = 0) -> PreTrainedModel:
+def tiny_model(*, is_tied: bool, experts: int = 0, window: int = 0, seed: int = 3) -> PreTrainedModel:
     """Returns a small Qwen3 with grouped keys, always the same; with experts, two of which compute a token."""
     sizes: dict[str, Any] = {
         "vocab_size": VOCABULARY,
@@ -107,7 +114,7 @@ def tiny_model(*, is_tied: bool, experts: int = 0, window: int = 0) -> PreTraine
         layer_types = ["sliding_attention", "full_attention"]
         sizes |= {"use_sliding_window": True, "sliding_window": window, "layer_types": layer_types}
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
+        torch.manual_seed(seed)
         if not experts:
             return Qwen3ForCausalLM(Qwen3Config(**sizes))
         return Qwen3MoeForCausalLM(
@@ -116,6 +123,14 @@ def tiny_model(*, is_tied: bool, experts: int = 0, window: int = 0) -> PreTraine
 
 
 MIXTURE = Mixture(layers=2, chosen=2, experts=4)
+
+
+def teacher_model() -> PreTrainedModel:
+    """Returns a teacher, whose distributions are less even than those of small random weights."""
+    model = tiny_model(is_tied=False, seed=4)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(20)
+    return model
 
 
 def mixed_batch(*, head: int = 0, support: int = 0, experts: bool = False) -> Batch:
@@ -314,6 +329,7 @@ def _share_step(case: Case, share: Share) -> tuple[list[Gradients], float]:
             replays_experts=case.replays,
             **case.engine_options,
         ),
+        teachers={"large": teacher_model()} if case.teacher else None,
     )
     gradients: list[Gradients] = []
     update = engine.update
@@ -393,6 +409,12 @@ def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, 
     if case.replays:
         force_experts(model, rows, width, MIXTURE)
     logits = model(input_ids=ids, attention_mask=is_token.long()).logits
+    taught = None
+    if case.teacher:
+        with torch.no_grad():
+            teacher: Any = teacher_model().double()
+            scores = teacher(input_ids=ids, attention_mask=is_token.long()).logits / case.temperature
+        taught = scores.log_softmax(-1)
     critic = PlainCritic(tiny_model(is_tied=case.is_tied)) if case.has_critic else None
     gains = _gains(case.batch)
     total = sum(row.model_tokens for row in rows)
@@ -412,6 +434,9 @@ def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, 
         if case.head:
             drifts = _drifts(distribution, row)
             loss = loss + weight * (torch.tensor(advantages) * drifts).sum()
+        if case.teacher and taught is not None:
+            gaps = _gaps(distribution, taught[number, places - 1], *case.teacher)
+            loss = loss + weight * 0.7 * gaps.sum()
     loss.backward()
     gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
     if critic is not None:
@@ -448,6 +473,22 @@ def _drifts(distribution: Tensor, row: Trajectory) -> Tensor:
         m, alpha = p.minimum(2 * q), torch.tensor(1.0).minimum(2 * rho)
         drifts.append(((m - alpha * p) * head).sum())
     return torch.stack(drifts) if drifts else distribution.new_zeros(0)
+
+
+def _gaps(policy: Tensor, teacher: Tensor, count: int, mixture: float) -> Tensor:
+    """Returns the divergence from the teacher at each token, with all but its `count` most likely tokens as one."""
+    gaps = []
+    for own, theirs in zip(policy, teacher, strict=True):
+        is_head = torch.zeros(VOCABULARY, dtype=torch.bool)
+        is_head[theirs.topk(count).indices] = True
+        p, t = (torch.cat([each[is_head], each[~is_head].sum()[None]]) for each in (own.exp(), theirs.exp()))
+        if count == VOCABULARY:
+            p, t = p[:-1], t[:-1]
+        middle = mixture * t + (1 - mixture) * p
+        forward, reverse = (t * (t / middle).log()).sum(), (p * (p / middle).log()).sum()
+        whole = {0.0: (t * (t / p).log()).sum(), 1.0: (p * (p / t).log()).sum()}
+        gaps.append(whole.get(mixture, mixture * forward + (1 - mixture) * reverse))
+    return torch.stack(gaps) if gaps else policy.new_zeros(0)
 
 
 def _gains(batch: Batch) -> list[float]:

@@ -14,7 +14,7 @@ from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.admission.routing import RoutedGroup, route
 from astraflow.rewards import rewards
 from astraflow.trainer.step.flops import ForwardCost
-from astraflow.trainer.step.runner import StepPlanner
+from astraflow.trainer.step.planner import StepPlanner
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer
 from astraflow.workflows.solve_and_verify import APPROVE, REJECT

@@ -1,5 +1,7 @@
+import numpy as np
 import pytest
 
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.generation import Finish
@@ -49,6 +51,22 @@ async def test_a_system_message_comes_first() -> None:
     policy, _ = await solved("dcba", system="Be brief.")
 
     assert policy.asked(0).startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n")
+
+
+@pytest.mark.anyio
+async def test_a_teacher_reads_a_question_with_the_fields_of_the_prompt() -> None:
+    policy, trajectory = await solved("dcba", system="Be brief.", teacher_question="{question}{answer} {braces}, so:")
+
+    read = policy.tokenizer.decode(np.array(trajectory.teacher_prompt), keep_special_tokens=True)
+    assert read.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n")
+    assert read.endswith("rev abcd=dcba {braces}, so:<|im_end|>\n<|im_start|>assistant\n")
+    assert "dcba" not in policy.asked(0)
+
+
+@pytest.mark.anyio
+async def test_a_teachers_question_without_a_field_of_the_prompt_is_refused() -> None:
+    with raises_code(InvalidInput, "workflow.no_field", "'{solution}'"):
+        await solved("dcba", teacher_question="{solution}")
 
 
 @pytest.mark.anyio

@@ -62,6 +62,14 @@ class PolicyOptions(AggregationOptions):
     kl_unbiased: Annotated[bool, SettableBy.AGENT] = False
     """Multiplies the estimate by the ratio to the recorded logprob, with gradient, so that the gradient is that of the
     divergence also for tokens of older versions. (DeepSeek-V3.2, arXiv:2512.02556)"""
+    teacher_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the divergence from the teacher over its most likely tokens; 0: none. Its gradient is exact: no
+    advantage estimates it."""
+    teacher_tokens: int = Field(default=8, ge=1, le=TokenColumn.TOP_TOKENS.max_width)
+    """Number of the teacher's most likely tokens; all further ones count as one."""
+    teacher_mixture: Annotated[float, SettableBy.AGENT] = Field(default=0.0, ge=0, le=1)
+    """0: KL(teacher || policy), which covers all answers of the teacher. 1: KL(policy || teacher), which prefers its
+    likeliest ones. Between: the generalized Jensen-Shannon divergence with that weight. (GKD, arXiv:2306.13649)"""
     entropy_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
     entropy_target: float | None = Field(default=None, gt=0)

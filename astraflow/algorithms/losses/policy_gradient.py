@@ -16,6 +16,7 @@ from torch import Tensor
 from astraflow.algorithms.centering import score_drift
 from astraflow.algorithms.corrections import corrections
 from astraflow.algorithms.corrections.base import Correction, TokenMismatch
+from astraflow.algorithms.distillation import teacher_gap
 from astraflow.algorithms.divergence import bounded_exp, corrected_divergence, kl
 from astraflow.algorithms.losses.base import MicroBatchLoss, token_weights
 from astraflow.algorithms.losses.options import PolicyOptions
@@ -110,6 +111,8 @@ class PolicyGradient(ABC, Generic[Options]):
             needs.add(Pass.PROXIMAL)
         if self.options.kl_coefficient > 0:
             needs.add(Pass.REFERENCE)
+        if self.options.teacher_coefficient > 0:
+            needs.add(Pass.TEACHER)
         return frozenset(needs)
 
     def prepare(self, tokens: TokenData, batch: BatchStatistics, ranks: Ranks) -> PolicyState:
@@ -149,6 +152,10 @@ class PolicyGradient(ABC, Generic[Options]):
             divergence = self._divergence(policy_tokens, tokens)
             gain = gain - self.options.kl_coefficient * divergence
             metrics["kl_reference"] = divergence
+        if self.options.teacher_coefficient > 0:
+            gap = teacher_gap(scores, tokens, mixture=self.options.teacher_mixture)
+            gain = gain - self.options.teacher_coefficient * gap.divergence
+            metrics |= {"kl_teacher": gap.divergence, "teacher_head_mass": gap.head_mass}
         if self.options.entropy_target is not None:
             metrics["entropy_coefficient"] = torch.as_tensor(state.entropy_coefficient).to(gain).expand_as(gain)
         weights = token_weights(tokens, batch, self.options, dtype=gain.dtype)

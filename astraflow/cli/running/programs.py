@@ -9,30 +9,42 @@ from astraflow.cli.running.service_addresses import ServiceAddresses, traces_des
 from astraflow.cli.running.supervisor import PROGRESS, Program
 from astraflow.models import models
 from astraflow.models.base import OnProgress, WarmStartProgress
-from astraflow.recipe.config import Recipe
+from astraflow.recipe.config import PolicyConfig, Recipe, Spec
 from astraflow.runtime.tracing import TRACES
 from astraflow.trainer.model_preparation import prepare_model
 
 
 def policies_to_prepare(recipe: Recipe) -> list[str]:
-    """Returns the policies whose models need a warm start."""
-    return [name for name, policy in recipe.policies.items() if models.build(policy.model).examples_source is not None]
+    """Returns the policies of which a model needs a warm start: their own, or that of a teacher."""
+    return [
+        name
+        for name, policy in recipe.policies.items()
+        if any(models.build(spec).examples_source is not None for spec in _specs(policy).values())
+    ]
+
+
+def _specs(policy: PolicyConfig) -> dict[str, Spec]:
+    """Returns the specs of a policy's models: its own, with the name "", and those of teachers."""
+    return {"": policy.model, **policy.algorithm.teacher_models}
 
 
 def check_models(recipe: Recipe) -> None:
     """Checks that this machine has the files of all models. Raises: InvalidInput, which names the remedy."""
     for policy in recipe.policies.values():
-        models.build(policy.model).check()
+        for spec in _specs(policy).values():
+            models.build(spec).check()
 
 
 def prepare_models(recipe: Recipe) -> None:
     """Prepares the models and prints progress and folders. Raises: InvalidInput if a model misses its target
     accuracy."""
-    for name, policy in recipe.policies.items():
-        if policy.model.get("kind") == SIMULATED_KIND:
-            continue  # it has no weights
-        folder = prepare_model(policy.model, on_progress=_print_progress(name))
-        print(f"model of {name}: {folder}", flush=True)  # noqa: T201 (the command's result)
+    for policy_name, policy in recipe.policies.items():
+        for teacher, spec in _specs(policy).items():
+            if spec.get("kind") == SIMULATED_KIND:
+                continue  # it has no weights
+            name = f"{policy_name}'s teacher {teacher}" if teacher else policy_name
+            folder = prepare_model(spec, on_progress=_print_progress(name))
+            print(f"model of {name}: {folder}", flush=True)  # noqa: T201 (the command's result)
 
 
 def _print_progress(policy: str) -> OnProgress:

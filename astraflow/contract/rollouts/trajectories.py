@@ -80,6 +80,10 @@ class Trajectory:
     """Terms of a reward with several, before weighting."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Texts for display and for filters, such as the game of an environment."""
+    teacher: str = ""
+    """Teacher that scores the tokens, by its name in the algorithm; empty: its only one."""
+    teacher_prompt: tuple[int, ...] = ()
+    """Tokens that a teacher reads in place of those before the first that the model wrote; empty: the same."""
     ending: Ending | None = None
     """Reason for the end of an interaction; None for a single answer."""
     token_ends: tuple[int, ...] = ()
@@ -113,6 +117,8 @@ class Trajectory:
             raise self._invalid(f"reward {self.reward} is not a finite number; give a finite one")
         if self.turn_rewards or self.turn_discounts:
             self._check_turns()
+        if self.teacher_prompt and not (min(self.teacher_prompt) >= 0 and max(self.teacher_prompt) < 2**31):
+            raise self._invalid("its teacher_prompt has an id that is no token; give ids from 0")
         if self.parent is not None and self.parent < 0:
             raise self._invalid(f"its parent {self.parent} is negative; give the index of a trajectory of the episode")
         object.__setattr__(self, "oldest_version", oldest)
@@ -149,6 +155,8 @@ class Trajectory:
             or self.calls
             or self.turn_rewards
             or self.turn_discounts
+            or self.teacher
+            or self.teacher_prompt
             or self.parent is not None
             or self.parent_turn is not None
             or any(span.speaker for span in self.spans)

@@ -313,6 +313,9 @@ def _reward_defect(part: Trajectories, limits: _Strictest) -> Defect | None:
 def _detail_defect(trajectory: Trajectory, limits: _Strictest) -> Defect | None:
     if defect := _term_defect(trajectory, limits):
         return defect
+    if trajectory.teacher_prompt and max(trajectory.teacher_prompt) >= limits.vocabulary:
+        cause = f"a token of its teacher_prompt is not below the vocabulary of {limits.vocabulary:.0f}"
+        return Defect(limit="token_id", boundary=Boundary.ENGINE, cause=f"{cause}; use the tokenizer of the model")
     if not all(abs(value) <= MAX_METRIC for value in trajectory.metrics.values()):
         cause = f"a metric is beyond {MAX_METRIC:g}; correct the workflow"
         return Defect(limit="metric", boundary=Boundary.WORKFLOW, cause=cause)

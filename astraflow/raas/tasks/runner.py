@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, ordinal_of
+from astraflow.contract.nodes import TeacherChoice
 from astraflow.contract.rollouts.agent_calls import MAX_EPISODE_CHARACTERS, AgentCall
 from astraflow.contract.rollouts.failures import Boundary, Failure, RolloutFailed
 from astraflow.contract.rollouts.recording import ColumnNeeds
@@ -48,6 +49,8 @@ class BuiltFlow:
     """`FlowSpec.columns`."""
     filters: tuple[str, ...] = ()
     """Options of the workflow that remove tokens from sampling, so that engines must record kept sets for training."""
+    teacher_choices: Mapping[PolicyId, TeacherChoice] = field(default_factory=dict)
+    """`FlowSpec.teacher_choices`, by policy."""
 
     @property
     def policies(self) -> tuple[PolicyId, ...]:
@@ -135,6 +138,10 @@ class Runner:
                 boundary=Boundary.WORKFLOW,
                 code="rollout.unknown_flow",
             )
+        teachers = {
+            policy: choice.teacher_of(task.prompt.id, task.prompt.fields)
+            for policy, choice in flow.teacher_choices.items()
+        }
         turns = TurnTimes(self._clock) if is_sampled(task, self._text_share) else None
         sampling_check = SamplingCheck(temperatures=flow.temperatures)
         try:
@@ -156,6 +163,8 @@ class Runner:
             ) from problem
         _check_trajectories(flow.workflow, trajectories)
         sampling_check.check(trajectories)
+        if teachers:
+            trajectories = tuple(replace(item, teacher=teachers.get(item.policy, "")) for item in trajectories)
         trajectories = _without_calls(trajectories) if turns is None else with_limited_calls(trajectories)
         if turns is None and not flow.attaches_texts:
             return trajectories

@@ -19,15 +19,15 @@ from astraflow.trainer.backends.state import files as state_files
 from astraflow.trainer.backends.state.adapters import adapter_files, check_adapters, frozen_base
 from astraflow.trainer.backends.state.files import STATE, StepState
 from astraflow.trainer.backends.state.sharded import INDEX, joined_index
+from astraflow.trainer.backends.teachers import teacher_servers
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.ranks.channel import Message
 from astraflow.trainer.ranks.rank_group import RankGroup
 from astraflow.trainer.step.flops import peak_flops
 from astraflow.trainer.step.metrics import step_metrics
+from astraflow.trainer.step.planner import StepPlanner
 from astraflow.trainer.step.row_check import row_limits_of, without_bad_rows
-from astraflow.trainer.step.runner import StepPlanner
 from astraflow.trainer.step.step_limits import StepLimits
-from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
 from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
 
@@ -81,7 +81,7 @@ class FsdpBackend:
             micro_batch_tokens=options.micro_batch_tokens,
             cost=self._rank.cost,
             batching=self._rank.engine.batching,
-            teacher=TeacherEndpoint.of(self._algorithm, vocabulary=self._rank.config.vocab_size),
+            teachers=teacher_servers(self._algorithm, model, vocabulary=self._rank.config.vocab_size),
         )
         self._peak_flops = options.peak_flops or peak_flops(device)
         self._limits = StepLimits(self._algorithm)
@@ -102,7 +102,9 @@ class FsdpBackend:
         """Runs the optimizer steps of a batch without its bad rows; none if all are bad. Raises: InvalidInput after
         too many steps that count as failed; Unavailable when a rank is lost."""
         began = time.perf_counter()
-        batch, dropped = without_bad_rows(batch, self.row_limits, excluded_nodes=self._limits.excluded_nodes)
+        batch, dropped = without_bad_rows(
+            batch, self.row_limits, self._algorithm.teachers, excluded_nodes=self._limits.excluded_nodes
+        )
         if not batch.rows:
             return {"updates": 0.0, **dropped}
         plan = self._planner.plan(batch)

@@ -40,6 +40,7 @@ from astraflow.trainer.backends.state import files as state_files
 from astraflow.trainer.backends.state import sharded as sharded_state
 from astraflow.trainer.backends.state.adapters import adapter_files, check_adapters, frozen_base
 from astraflow.trainer.backends.state.files import STATE, CapturedFiles, HostTensors, StepState
+from astraflow.trainer.backends.teachers import check_teachers, teacher_servers
 from astraflow.trainer.engines.adapters import Adapters, LoraOptions
 from astraflow.trainer.engines.base import Batching
 from astraflow.trainer.engines.float8 import check_float8
@@ -51,10 +52,10 @@ from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.ranks.launch import DEFAULT_THREADS
 from astraflow.trainer.step.flops import ForwardCost, peak_flops
 from astraflow.trainer.step.metrics import step_metrics
+from astraflow.trainer.step.planner import StepPlanner
 from astraflow.trainer.step.row_check import row_limits_of, without_bad_rows
-from astraflow.trainer.step.runner import StepPlanner, StepRunner
+from astraflow.trainer.step.runner import StepRunner
 from astraflow.trainer.step.step_limits import StepLimits
-from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
 from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
 
@@ -137,15 +138,16 @@ class LocalBackend:
         parts = published_parts(loaded)
         self._adapters = add_adapters(loaded, options, self._algorithm, seed=seed)
         spec = engine_spec(options, self._algorithm, device=self._device, parts=parts, adapters=self._adapters)
-        teacher = None if self._algorithm.teacher is None else self._load_teacher(self._algorithm.teacher, loaded)
-        self._engine = LocalEngine(loaded, spec, teacher=teacher)
+        teachers = {name: self._load_model(spec) for name, spec in self._algorithm.teacher_models.items()}
+        check_teachers(self._algorithm, teachers, model=model, policy=loaded)
+        self._engine = LocalEngine(loaded, spec, teachers=teachers)
         self._planner = StepPlanner(
             self._algorithm,
             data_ranks=1,
             micro_batch_tokens=options.micro_batch_tokens,
             cost=ForwardCost.of_model(loaded),
             batching=self._engine.batching,
-            teacher=TeacherEndpoint.of(self._algorithm, vocabulary=loaded.config.get_text_config().vocab_size),
+            teachers=teacher_servers(self._algorithm, model, vocabulary=loaded.config.get_text_config().vocab_size),
         )
         self._runner = StepRunner(self._engine, self._algorithm)
         self._peak_flops = options.peak_flops or peak_flops(self._device)
@@ -170,7 +172,9 @@ class LocalBackend:
         """Runs the optimizer steps of a batch without its bad rows; none if all are bad. Raises: InvalidInput after
         too many steps that count as failed."""
         began = time.perf_counter()
-        batch, dropped = without_bad_rows(batch, self.row_limits, excluded_nodes=self._limits.excluded_nodes)
+        batch, dropped = without_bad_rows(
+            batch, self.row_limits, self._algorithm.teachers, excluded_nodes=self._limits.excluded_nodes
+        )
         if not batch.rows:
             return {"updates": 0.0, **dropped}
         plan = self._planner.plan(batch)
@@ -259,11 +263,6 @@ class LocalBackend:
         dtype = training_dtype(self._options, self._device)
         return cast(models.build(model).load(prepare_model(model)), device=self._device, dtype=dtype)
 
-    def _load_teacher(self, model: Mapping[str, Any], policy: PreTrainedModel) -> PreTrainedModel:
-        teacher = self._load_model(model)
-        check_teacher(teacher, policy)
-        return teacher
-
 
 def engine_spec(
     options: LocalOptions,
@@ -279,7 +278,8 @@ def engine_spec(
         device=device,
         published_dtype=weights_dtype_of(options.weights_dtype),
         parts=parts,
-        needs_reference=Pass.REFERENCE in losses.build(algorithm.loss).needs,
+        needs_reference=Pass.REFERENCE in losses.build(algorithm.loss).needs
+        or any(teacher.policy == "initial" for teacher in algorithm.teachers.values()),
         critic=critic_options(options, algorithm.critic),
         adapters=adapters,
         batching=None if options.batching == "auto" else Batching(options.batching),
@@ -326,14 +326,3 @@ def add_adapters(
         )
     dtype = weights_dtype_of(options.weights_dtype)
     return Adapters.add(model, options.lora, published_dtype=dtype, seed=seed, read=read)
-
-
-def check_teacher(teacher: PreTrainedModel, policy: PreTrainedModel) -> None:
-    """Checks that a teacher has the policy's vocabulary. Raises: InvalidInput."""
-    sizes = [model.config.get_text_config().vocab_size for model in (teacher, policy)]
-    if sizes[0] != sizes[1]:
-        raise InvalidInput(
-            f"cannot use the teacher {teacher.name_or_path!r}: its vocabulary has {sizes[0]} tokens, that of the "
-            f"policy {sizes[1]}; use a teacher with the policy's tokenizer",
-            code="trainer.teacher_vocabulary",
-        )

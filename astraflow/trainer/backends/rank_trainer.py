@@ -20,13 +20,14 @@ from astraflow.models.precision import torch_dtype_of, use_fast_float32_products
 from astraflow.models.published import published_parts
 from astraflow.models.stored import StoredModel
 from astraflow.runtime.config.setting_permissions import SettableBy
-from astraflow.trainer.backends.local import LocalOptions, add_adapters, check_teacher, engine_spec, training_dtype
+from astraflow.trainer.backends.local import LocalOptions, add_adapters, engine_spec, training_dtype
 from astraflow.trainer.backends.probe import ProbeText, score_probe
 from astraflow.trainer.backends.publishing.sharded_weights import ShardedWeights
 from astraflow.trainer.backends.shards import local_shards
 from astraflow.trainer.backends.state import files as state_files
 from astraflow.trainer.backends.state import sharded as sharded_state
 from astraflow.trainer.backends.state.files import HostTensors
+from astraflow.trainer.backends.teachers import check_teachers
 from astraflow.trainer.engines.float8 import check_float8
 from astraflow.trainer.engines.fsdp import FsdpEngine, Sharding
 from astraflow.trainer.engines.mesh import RankMesh
@@ -105,10 +106,11 @@ class RankTrainer:
         """Optimizer steps of policy and critic together."""
         mesh = RankMesh.create(device, replicas=options.replicas, sequence_ranks=options.sequence_ranks)
         parsed = AlgorithmConfig.parse(algorithm, where="algorithm")
-        stored, teacher = _opened(model, engine), None if parsed.teacher is None else _opened(parsed.teacher, engine)
+        stored = _opened(model, engine)
+        teachers = {name: _opened(spec, engine) for name, spec in parsed.teacher_models.items()}
         loaded = stored.model
-        if teacher is not None:
-            check_teacher(teacher.model, loaded)
+        loaded_teachers = {name: teacher.model for name, teacher in teachers.items()}
+        check_teachers(parsed, loaded_teachers, model=model, policy=loaded)
         parts = published_parts(loaded)
         self.adapters = add_adapters(loaded, options, parsed, seed=seed, read=stored.read)
         """Adapters of the model; None when the whole model is trained."""
@@ -117,7 +119,7 @@ class RankTrainer:
             stored = stored.rounded_to(torch_dtype_of(spec.published_dtype))
         self.cost = ForwardCost.of_model(loaded)
         self.config: PretrainedConfig = loaded.config.get_text_config()
-        self.engine = _ENGINES[engine](stored, spec, _sharding(options, mesh, device), teacher=teacher)
+        self.engine = _ENGINES[engine](stored, spec, _sharding(options, mesh, device), teachers=teachers)
         self._runner = StepRunner(self.engine, parsed)
         sharded = partial(
             ShardedWeights,

@@ -26,7 +26,7 @@ from astraflow.models.stored import set_values
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.imports import needs_extra
-from astraflow.trainer.engines.base import ModelRole
+from astraflow.trainer.engines.base import Model, ModelRole
 from astraflow.weights.tensors import lay_out, root_hash
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def constant_weights(model: PreTrainedModel, adapters: Adapters | None) -> dict[
     return {**frozen, **kept_buffers(model)}
 
 
-def computing_as(role: ModelRole, adapters: Adapters | None) -> AbstractContextManager[None]:
+def computing_as(role: Model, adapters: Adapters | None) -> AbstractContextManager[None]:
     """Returns a context in which a model with adapters computes as `role`: the reference is its base."""
     return nullcontext() if adapters is None or role is not ModelRole.REFERENCE else adapters.disabled()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from astraflow.contract.errors import InvalidInput
 
 if TYPE_CHECKING:
     import torch
@@ -21,10 +23,22 @@ class ModelRole(Enum):
     POLICY = "policy"
     REFERENCE = "reference"
     """Frozen copy of the initial weights."""
-    TEACHER = "teacher"
-    """Frozen model of its own."""
     CRITIC = "critic"
     """Model of the policy's architecture that predicts returns. Trained together with the policy."""
+
+
+Model: TypeAlias = ModelRole | str
+"""A role, or the name of a teacher: a frozen model of its own."""
+
+
+def missing_model(model: Model) -> InvalidInput:
+    """Returns the error for a pass of a model that the engine does not have."""
+    name = model.value if isinstance(model, ModelRole) else f"teacher {model!r}"
+    return InvalidInput(
+        f"cannot compute a pass of the {name}: the engine has no such model; give the algorithm one, or use an "
+        "algorithm without it",
+        code="trainer.no_such_role",
+    )
 
 
 class Batching(Enum):
@@ -127,6 +141,8 @@ class Pack:
     candidates: Tensor | None = None
     """int64 `[tokens, k]`: further tokens whose logprobs are computed in place of each trained one. Below 0 there is
     none, and the logprob has no meaning. None: no candidates."""
+    top: int = 0
+    """Number of most likely tokens to return in place of each trained one, without gradient. 0: none."""
     support: Tensor | None = None
     """int64 `[tokens, n]`: `TokenColumn.SUPPORT`, over which the distribution of each token is renormalised; a row of
     -1: the whole vocabulary. None: it is of all tokens."""
@@ -172,10 +188,10 @@ class Engine(Protocol):
     def batching(self) -> Batching:
         """Batching of the policy, which decides how packs are planned. Every batching computes every pack."""
 
-    def score(self, pack: Pack, *, role: ModelRole = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
+    def score(self, pack: Pack, *, role: Model = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
         """Computes the scores of the pack's trained tokens without gradient, in evaluation mode.
 
-        Raises: InvalidInput for a role whose model the engine does not have.
+        Raises: InvalidInput for a model that the engine does not have.
         """
 
     def learn(

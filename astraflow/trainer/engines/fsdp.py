@@ -19,7 +19,7 @@ from astraflow.models.causal import compute_routers_in_float32, named_weights
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.stored import StoredModel, set_values
 from astraflow.trainer.engines.adapters import base_name, computing_as, constant_weights, trained_weights
-from astraflow.trainer.engines.base import Batching, Layout, ModelRole, Pack, UpdateResult
+from astraflow.trainer.engines.base import Batching, Layout, Model, ModelRole, Pack, UpdateResult, missing_model
 from astraflow.trainer.engines.mesh import GroupRanks, RankMesh
 from astraflow.trainer.engines.scoring.balance import check_routers
 from astraflow.trainer.engines.scoring.choice import BatchingChoice, choose_batching, choose_demanded
@@ -57,9 +57,14 @@ class FsdpEngine:
     """True if models are read a block at a time; False if they must be in memory when the engine is built."""
 
     def __init__(
-        self, stored: StoredModel, spec: EngineSpec, sharding: Sharding, *, teacher: StoredModel | None = None
+        self,
+        stored: StoredModel,
+        spec: EngineSpec,
+        sharding: Sharding,
+        *,
+        teachers: Mapping[str, StoredModel] | None = None,
     ) -> None:
-        """Collective. stored, teacher: models, equal on every rank; a block at a time is read, moved to the device and
+        """Collective. stored, teachers: models, equal on every rank; a block at a time is read, moved to the device and
         sharded.
 
         Raises: InvalidInput when the model cannot be computed in packs, or its heads not be divided.
@@ -67,17 +72,19 @@ class FsdpEngine:
         self._spec, self._sharding = spec, sharding
         self._calls = 0
         policy = self._scorer(stored)
-        frozen = self._frozen_scorers(policy, teacher)
-        trained = {ModelRole.POLICY: policy}
+        sources = dict(teachers or {})
+        frozen = self._frozen_scorers(policy, sources)
+        trained: dict[Model, Any] = {ModelRole.POLICY: policy}
         if spec.critic is not None:
             trained[ModelRole.CRITIC] = value_scorer(policy, torch.device("cpu"))
-        scorers = {**trained, **frozen}
-        sources = {ModelRole.TEACHER: teacher or stored}
-        roots = {role: self._sharded(scorer, sources.get(role, stored).read, role) for role, scorer in scorers.items()}
+        scorers: dict[Model, Any] = {**trained, **frozen}
+        roots = {
+            role: self._sharded(scorer, sources.get(str(role), stored).read, role) for role, scorer in scorers.items()
+        }
         choices = {  # in the same order on every rank, since a check gathers weights
             role: self._chosen(root, scorers[role], spec.batching if role is ModelRole.POLICY else None)
             for role, root in roots.items()
-            if role in (ModelRole.POLICY, ModelRole.TEACHER)
+            if role is ModelRole.POLICY or role in sources
         }
         self.choice = choices[ModelRole.POLICY]
         """Batching of the policy, and why."""
@@ -89,8 +96,8 @@ class FsdpEngine:
         if spec.balances_experts:
             self._balance_experts(policy)
         apply_options(scorers, trained, spec)
-        self._trained = {role: roots[role] for role in trained}
-        self._frozen = {role: roots[role] for role in frozen}
+        self._trained: dict[Model, Any] = {role: roots[role] for role in trained}
+        self._frozen: dict[Model, Any] = {role: roots[role] for role in frozen}
         if spec.needs_reference and spec.adapters is not None:
             self._frozen[ModelRole.REFERENCE] = self._trained[ModelRole.POLICY]
         self._constants = constant_weights(stored.model, spec.adapters)
@@ -106,17 +113,17 @@ class FsdpEngine:
     def _rounds_when_gathered(self) -> bool:
         return self._sharding.compute_dtype == torch_dtype_of(self._spec.published_dtype)
 
-    def _trains_float32(self, role: ModelRole) -> bool:
+    def _trains_float32(self, role: Model) -> bool:
         """Returns whether the parameters of a trained model are its float32 masters."""
         return self._rounds_when_gathered or role is ModelRole.CRITIC
 
-    def _frozen_scorers(self, policy: Any, teacher: StoredModel | None) -> dict[ModelRole, Any]:
+    def _frozen_scorers(self, policy: Any, teachers: Mapping[str, StoredModel]) -> dict[Model, Any]:
         """Returns what computes scores with the models that are not trained."""
-        scorers = {}
+        scorers: dict[Model, Any] = {}
         if self._spec.needs_reference and self._spec.adapters is None:
             scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False)
-        if teacher is not None:
-            scorers[ModelRole.TEACHER] = self._scorer(teacher).requires_grad_(False)
+        for name, teacher in teachers.items():
+            scorers[name] = self._scorer(teacher).requires_grad_(False)
         return scorers
 
     def _scorer(self, stored: StoredModel) -> Any:
@@ -125,7 +132,7 @@ class FsdpEngine:
         compute_routers_in_float32(stored.model)
         return scorer
 
-    def _sharded(self, scorer: Any, read: Callable[[str], Tensor] | None, role: ModelRole) -> Any:
+    def _sharded(self, scorer: Any, read: Callable[[str], Tensor] | None, role: Model) -> Any:
         """Shards the model of a scorer over the ranks. Collective."""
         return _sharded(
             scorer,
@@ -182,16 +189,12 @@ class FsdpEngine:
         return self.choice.batching
 
     @torch.no_grad()
-    def score(self, pack: Pack, *, role: ModelRole = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
-        """Computes scores without gradient. Raises: InvalidInput for a role whose model the engine does not have."""
+    def score(self, pack: Pack, *, role: Model = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
+        """Computes scores without gradient. Raises: InvalidInput for a model that the engine does not have."""
         self._calls += 1
         model = self._trained.get(role) or self._frozen.get(role)
         if model is None:
-            raise InvalidInput(
-                f"cannot compute a pass of the {role.value}: the engine has no such model; give the algorithm a "
-                f"{role.value}, or use an algorithm without it",
-                code="trainer.no_such_role",
-            )
+            raise missing_model(role)
         with computing_as(role, self._spec.adapters):
             scores: TokenScores = model.eval().scores(pack, temperature)
         return scores

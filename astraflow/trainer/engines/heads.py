@@ -106,6 +106,41 @@ def token_scores(logprobs: Tensor, entropy: Tensor) -> TokenScores:
     return TokenScores(logprobs=logprobs[:, 0], entropy=entropy, top_logprobs=logprobs[:, 1:])
 
 
+@torch.no_grad()
+def top_scores(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    count: int,
+    *,
+    bias: Tensor | None = None,
+    form: HeadForm = _PLAIN,
+    temperature: float | Tensor = 1.0,
+    chunk_bytes: int | None = None,
+) -> TokenScores:
+    """Returns the scores of `target_scores` and the most likely tokens with their logprobs, `[tokens, count]`, without
+    gradient. targets: int64 `[tokens]`; count: at most the vocabulary is returned."""
+    limit = chunk_bytes or _limits(hidden.device, is_compiled=False)[0]
+    parts = []
+    for chunk in _chunks(max(len(hidden), 1), max(1, limit // (4 * weight.shape[0]))):
+        logits = form.logits(torch.nn.functional.linear(hidden[chunk], weight, bias))
+        tempered = _divided(logits, temperature[chunk] if isinstance(temperature, Tensor) else temperature)
+        parts.append(top_of(tempered.log_softmax(-1), targets[chunk], count))
+    names = ("logprobs", "entropy", "top_logprobs", "top_tokens")
+    return TokenScores(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+
+
+def top_of(logs: Tensor, targets: Tensor, count: int) -> TokenScores:
+    """Returns the scores of targets and the most likely tokens. logs: logprobs `[tokens, vocabulary]`."""
+    top = logs.topk(min(count, logs.shape[-1]), -1)
+    return TokenScores(
+        logprobs=logs.gather(-1, targets[:, None])[:, 0],
+        entropy=-(logs.exp() * logs).sum(-1),
+        top_logprobs=top.values,
+        top_tokens=top.indices,
+    )
+
+
 def _limits(device: torch.device, *, is_compiled: bool) -> tuple[int, int]:
     """Returns the sizes of a chunk's logits in float32, and of the logits that are kept. Bytes."""
     if device.type != "cuda":

@@ -8,10 +8,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
-from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.trainer.engines.adapters import computing_as, constant_weights, trained_weights
-from astraflow.trainer.engines.base import Batching, Layout, ModelRole, Pack, UpdateResult
+from astraflow.trainer.engines.base import Batching, Layout, Model, ModelRole, Pack, UpdateResult, missing_model
 from astraflow.trainer.engines.scoring.balance import check_routers
 from astraflow.trainer.engines.scoring.choice import choose_demanded
 from astraflow.trainer.engines.scoring.options import apply_options
@@ -24,8 +23,10 @@ from astraflow.trainer.engines.values import build_optimizers, joined_states, re
 class LocalEngine:
     """Model with rounded weights and float32 master weights."""
 
-    def __init__(self, model: PreTrainedModel, spec: EngineSpec, *, teacher: PreTrainedModel | None = None) -> None:
-        """model: on the device of `spec`, in the element type to compute in, as is the teacher.
+    def __init__(
+        self, model: PreTrainedModel, spec: EngineSpec, *, teachers: Mapping[str, PreTrainedModel] | None = None
+    ) -> None:
+        """model: on the device of `spec`, in the element type to compute in, as are the teachers, by name.
 
         Raises: InvalidInput when the model cannot be computed in packs of trajectories.
         """
@@ -33,7 +34,7 @@ class LocalEngine:
         policy = Scorer(model, spec.device)
         self.choice = choose_demanded(policy, spec.batching)
         """Batching of the policy, and why."""
-        self._scorers = {ModelRole.POLICY: policy}
+        self._scorers: dict[Model, Scorer] = {ModelRole.POLICY: policy}
         if spec.critic is not None:  # copied before the weights are rounded for publishing
             self._scorers[ModelRole.CRITIC] = value_scorer(policy, spec.device)
         self._optimizers = build_optimizers(
@@ -45,9 +46,9 @@ class LocalEngine:
         if spec.needs_reference:
             is_whole = spec.adapters is None
             self._scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False) if is_whole else policy
-        if teacher is not None:
-            self._scorers[ModelRole.TEACHER] = Scorer(teacher, spec.device).requires_grad_(False)
-            choose_demanded(self._scorers[ModelRole.TEACHER], None)
+        for name, teacher in (teachers or {}).items():
+            self._scorers[name] = Scorer(teacher, spec.device).requires_grad_(False)
+            choose_demanded(self._scorers[name], None)
         if spec.balances_experts:
             check_routers(model)
             policy.balances_experts = True
@@ -74,14 +75,10 @@ class LocalEngine:
         return self.choice.batching
 
     @torch.no_grad()
-    def score(self, pack: Pack, *, role: ModelRole = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
-        """Computes scores without gradient. Raises: InvalidInput for a role whose model the engine does not have."""
+    def score(self, pack: Pack, *, role: Model = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
+        """Computes scores without gradient. Raises: InvalidInput for a model that the engine does not have."""
         if role not in self._scorers:
-            raise InvalidInput(
-                f"cannot compute a pass of the {role.value}: the engine has no such model; give the algorithm a "
-                f"{role.value}, or use an algorithm without it",
-                code="trainer.no_such_role",
-            )
+            raise missing_model(role)
         scorer = self._scorers[role]
         with computing_as(role, self._spec.adapters):
             scores: TokenScores = scorer.eval()(scorer.inputs(pack), temperature)

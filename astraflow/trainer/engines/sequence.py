@@ -5,7 +5,7 @@ all tokens of its share of the heads, and after attention its slice of the token
 Source: Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -99,6 +99,7 @@ class SequenceScorer(nn.Module):
                 **self._replayed(pack, begin, begin + part, width + padding),
             },
             tokens=len(pack.targets),
+            top=pack.top,
         )
 
     def _replayed(self, pack: Pack, begin: int, end: int, width: int) -> dict[str, Tensor]:
@@ -118,11 +119,11 @@ class SequenceScorer(nn.Module):
         own = self.scorer(inputs, temperature)
         if own.values is not None:
             return TokenScores.of_values(_gathered(own.values, inputs, self._group))
+        values = {field.name: getattr(own, field.name) for field in fields(own)}
+        choices = values.pop("replayed_choices")
         return TokenScores(
-            logprobs=_gathered(own.logprobs, inputs, self._group),
-            entropy=_gathered(own.entropy, inputs, self._group),
-            top_logprobs=None if own.top_logprobs is None else _gathered(own.top_logprobs, inputs, self._group),
-            replayed_choices=None if own.replayed_choices is None else _summed(own.replayed_choices, self._group),
+            **{name: _gathered(value, inputs, self._group) for name, value in values.items() if value is not None},
+            replayed_choices=None if choices is None else _summed(choices, self._group),
         )
 
 

@@ -18,9 +18,9 @@ from astraflow.models.stored import StoredModel
 from astraflow.models.titan import hugging_face_names, titan_model, torchtitan, unsupported_by_titan
 from astraflow.trainer.engines.attention.attention import kernel_of, packed_attention
 from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
-from astraflow.trainer.engines.base import Batching, ModelRole, Pack
+from astraflow.trainer.engines.base import Batching, Model, ModelRole, Pack
 from astraflow.trainer.engines.fsdp import FsdpEngine, Sharding, sum_gradients
-from astraflow.trainer.engines.heads import target_scores, temperature_of, token_scores, with_candidates
+from astraflow.trainer.engines.heads import target_scores, temperature_of, token_scores, top_scores, with_candidates
 from astraflow.trainer.engines.scoring.choice import BatchingChoice
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.packing import pack_sequences
@@ -39,6 +39,7 @@ _UNSUPPORTED = {
 
 _TOLERANCE = 1e-3
 """Nats between logprobs of torchtitan's model and of transformers', in float32."""
+_TOP_FIELDS = ("logprobs", "entropy", "top_logprobs", "top_tokens")
 _CHECKED = [0, 1, 2, 3, 2, 1, 0, 3]
 
 
@@ -51,21 +52,26 @@ class TitanEngine(FsdpEngine):
     reads_blocks = False
 
     def __init__(
-        self, stored: StoredModel, spec: EngineSpec, sharding: Sharding, *, teacher: StoredModel | None = None
+        self,
+        stored: StoredModel,
+        spec: EngineSpec,
+        sharding: Sharding,
+        *,
+        teachers: Mapping[str, StoredModel] | None = None,
     ) -> None:
-        """Collective. stored, teacher: of transformers, all weights in float32, equal on every rank, on the host.
+        """Collective. stored, teachers: of transformers, all weights in float32, equal on every rank, on the host.
 
         Raises: InvalidInput when torchtitan is not installed, its model differs from transformers', or an option is set
         that this engine does not have.
         """
         if unsupported := [name for name, unset in _UNSUPPORTED.items() if getattr(spec, name) != unset]:
             raise unsupported_by_titan(type(stored.model).__name__, f"it does not have {', '.join(unsupported)}")
-        super().__init__(stored, spec, sharding, teacher=teacher)
+        super().__init__(stored, spec, sharding, teachers=teachers)
 
     def _scorer(self, stored: StoredModel) -> Any:
         return scoring_model(stored.model, self._spec.device)
 
-    def _sharded(self, scorer: Any, read: Callable[[str], Tensor] | None, role: ModelRole) -> Any:
+    def _sharded(self, scorer: Any, read: Callable[[str], Tensor] | None, role: Model) -> Any:
         sharding = self._sharding
         for parameter in scorer.parameters():
             if not (self._trains_float32(role) and parameter.requires_grad):
@@ -118,20 +124,25 @@ class _Scorer:
     def scores(self, pack: Pack, temperature: float = 1.0) -> TokenScores:
         """Returns the scores of the pack's trained tokens."""
         self._head = (pack, temperature)
-        logprobs, entropy = self._model(
+        results = self._model(
             pack.input_ids.to(self.device)[None],
             positions=pack.positions.to(self.device)[None],
             attention_masks=self.kernel.plan(pack.segments, self.device),
         )
-        return token_scores(logprobs, entropy)
+        return TokenScores(**dict(zip(_TOP_FIELDS, results, strict=True))) if pack.top else token_scores(*results)
 
-    def target_scores(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def target_scores(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """Computes the head, as its module's forward, where FSDP has gathered the weights."""
         assert self._head is not None  # noqa: S101 (the model is called by `scores` only)
         pack, temperature = self._head
+        states, weight = hidden[0].index_select(0, pack.predictors.to(self.device)), self._model.lm_head.weight
+        if pack.top:
+            tempered = temperature_of(pack.temperatures, temperature, self.device)
+            top = top_scores(states, weight, pack.targets.to(self.device), pack.top, temperature=tempered)
+            return tuple(getattr(top, name) for name in _TOP_FIELDS)
         logprobs, entropy = target_scores(
-            hidden[0].index_select(0, pack.predictors.to(self.device)),
-            self._model.lm_head.weight,
+            states,
+            weight,
             with_candidates(pack.targets, pack.candidates).to(self.device),
             support=None if pack.support is None else pack.support.to(self.device),
             temperature=temperature_of(pack.temperatures, temperature, self.device),

@@ -6,11 +6,13 @@ Dataflow refuses such results, but rows may be older than the limits that the tr
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 from transformers import PretrainedConfig
 
+from astraflow.algorithms.config import TeacherConfig
 from astraflow.contract.batches import Batch, Rows
 from astraflow.contract.ids import node_name
 from astraflow.contract.rollouts.expert_columns import has_other_experts
@@ -20,6 +22,7 @@ from astraflow.contract.rollouts.trajectories import NO_VERSION, TrajectoryColum
 from astraflow.contract.training_metrics import DROPPED_PREFIX, DROPPED_ROWS
 from astraflow.models.mixtures import mixture_of
 from astraflow.runtime.logs import get_logger
+from astraflow.trainer.step.teacher_passes import teachers_of_rows
 
 log = get_logger()
 
@@ -34,15 +37,22 @@ def row_limits_of(config: PretrainedConfig) -> RowLimits:
 
 
 def without_bad_rows(
-    batch: Batch, limits: RowLimits, *, excluded_nodes: frozenset[str] = frozenset()
+    batch: Batch,
+    limits: RowLimits,
+    teachers: Mapping[str, TeacherConfig] = MappingProxyType({}),
+    *,
+    excluded_nodes: frozenset[str] = frozenset(),
 ) -> tuple[Batch, Mapping[str, float]]:
     """Returns the batch without bad rows, and metrics that count them by cause; none for a batch without bad rows.
 
-    excluded_nodes: names of nodes whose rows are bad (`node_mismatch`). The other rows of a task with a bad row are
-    dropped too: they are compared by their position in the task.
+    teachers: of the algorithm, one of which must be able to score each row. excluded_nodes: names of nodes whose rows
+    are bad (`node_mismatch`). The other rows of a task with a bad row are dropped too: they are compared by their
+    position in the task.
     """
     rows = Rows.of(batch.rows)
     causes = dict(reversed(list(_bad_rows(rows.columns, limits, newest=int(batch.version)))))
+    if teachers:
+        causes |= dict(_bad_teachers(rows.columns, limits, teachers))
     if excluded_nodes:
         causes |= {row: "mismatch" for row, node in enumerate(rows.nodes) if node_name(node) in excluded_nodes}
     if not causes:
@@ -76,6 +86,22 @@ def _bad_rows(columns: TrajectoryColumns, limits: RowLimits, *, newest: int) -> 
     yield from _of_entries(~is_logprob, logprob_ends, "logprob")
     yield from _of_entries(versions[:-1] > newest, span_ends, "version")
     yield from _of_rows(~np.isfinite(np.array(columns.rewards, np.float64)), "reward")
+
+
+def _bad_teachers(
+    columns: TrajectoryColumns, limits: RowLimits, teachers: Mapping[str, TeacherConfig]
+) -> Iterator[tuple[int, str]]:
+    """Yields rows that no teacher can score, because it is unknown, or because its prompt is absent or too long."""
+    names, written = teachers_of_rows(columns, teachers), np.diff(columns.logprob_ends)
+    for row, name in enumerate(names):
+        if name not in teachers:
+            yield row, "teacher"
+        elif teachers[name].policy is not None:
+            prompt = columns.built[row].teacher_prompt if row in columns.built else ()
+            rest = columns.token_ends[row + 1] - columns.token_ends[row] - columns.prompt_length(row)
+            is_long = len(prompt) + rest > (limits.tokens or np.inf)
+            if written[row] and (not prompt or is_long or max(prompt) >= (limits.vocabulary or 2**31)):
+                yield row, "teacher_prompt"
 
 
 def _of_rows(is_bad: npt.NDArray[np.bool_], cause: str) -> Iterator[tuple[int, str]]:

@@ -10,7 +10,6 @@ optimizer batch.
 """
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -18,85 +17,22 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from astraflow.algorithms.base import advantages, token_advantages
+from astraflow.algorithms.base import token_advantages
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.losses import WITHOUT_RECORDED_LOGPROBS, losses
 from astraflow.algorithms.losses.critic import explained_variance
 from astraflow.algorithms.mismatch import MismatchSums, measure_mismatch
 from astraflow.algorithms.tokens import BatchStatistics, Pass, Ranks, RowData, TokenData, TokenScores
-from astraflow.contract.batches import Batch
 from astraflow.contract.errors import InvalidInput
-from astraflow.trainer.engines.base import Batching, Engine, ModelRole, Pack, UpdateResult
+from astraflow.trainer.engines.base import Engine, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.phase_timer import PhaseTimer
-from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD, ForwardCost
-from astraflow.trainer.step.plugin_errors import checked_rows, plugin_errors
-from astraflow.trainer.step.rows import StepRows
-from astraflow.trainer.step.shares import OptimizerBatch, Plan, Share, plan_step, row_data
-from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
-
-_ROLES = {Pass.REFERENCE: ModelRole.REFERENCE, Pass.TEACHER: ModelRole.TEACHER}
-"""Roles of the passes with logprobs at the start of a batch, in addition to the policy's role."""
-
+from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD
+from astraflow.trainer.step.plugin_errors import plugin_errors
+from astraflow.trainer.step.shares import OptimizerBatch, Share
+from astraflow.trainer.step.teacher_passes import OwnTeachers
 
 _CHANGED, _REPLAYED = "changed_experts", "replayed_experts"
 """Names of the replayed experts that the router would not have chosen, whose share is a metric, and of all of them."""
-
-
-class StepPlanner:
-    """Plans steps on the first rank."""
-
-    def __init__(
-        self,
-        algorithm: AlgorithmConfig,
-        *,
-        data_ranks: int,
-        micro_batch_tokens: int,
-        cost: ForwardCost,
-        batching: Batching = Batching.PACKED,
-        teacher: TeacherEndpoint | None = None,
-    ) -> None:
-        """batching: of the engines. teacher: server that returns the logprobs of each batch; None for no server."""
-        self._algorithm = algorithm
-        self._teacher = teacher
-        self._advantages = [
-            (f"the advantage {spec['kind']!r}", advantages.build(spec)) for spec in algorithm.advantages
-        ]
-        self._data_ranks = data_ranks
-        self._micro_batch_tokens = micro_batch_tokens
-        self._cost = cost
-        self._batching = batching
-
-    def plan(self, batch: Batch) -> Plan:
-        """Computes the advantages of the rows and divides the batch; asks the teacher's server, if there is one.
-
-        Raises: InvalidInput for a row without context; the errors of `TeacherEndpoint.logprobs`.
-        """
-        rows = StepRows.of(batch)
-        columns = rows.columns
-        facts = row_data(
-            rows, is_excluded=[self._algorithm.mask_truncated and truncated for truncated in columns.is_truncated]
-        )
-        values = torch.tensor(columns.rewards, dtype=torch.float64)  # so that sums of equal rewards stay equal
-        for name, advantage in self._advantages:
-            with plugin_errors(name):
-                values = checked_rows(advantage(values, facts), len(columns))
-        plan = plan_step(
-            rows,
-            facts,
-            values,
-            minibatches=self._algorithm.minibatches,
-            data_ranks=self._data_ranks,
-            max_tokens=self._micro_batch_tokens,
-            cost=self._cost,
-            batching=self._batching,
-        )
-        if self._teacher is None:
-            return plan
-        began = time.perf_counter()
-        logprobs = self._teacher.logprobs(
-            {row: columns.trajectory(row) for row in range(len(columns)) if facts.is_counted[row]}
-        )
-        return plan.with_teacher(logprobs, duration_s=time.perf_counter() - began)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +74,7 @@ class StepRunner:
         self._loss_name = f"the loss {algorithm.loss['kind']!r}"
         self._losses = {ModelRole.POLICY: losses.build(algorithm.loss)}
         self._reads_recorded = algorithm.loss["kind"] not in WITHOUT_RECORDED_LOGPROBS
+        self._teachers = OwnTeachers(engine, algorithm)
         self._critic_steps = 0
         if algorithm.critic is not None:
             self._losses[ModelRole.CRITIC] = losses.build(algorithm.critic.loss)
@@ -220,13 +157,12 @@ class StepRunner:
             results["proximal_logprobs"] = self._scored(packs, ModelRole.POLICY)
             results["current_logprobs"] = results["proximal_logprobs"]
             sums.passes += 1
-        for needed in sorted(
-            self._needs & _ROLES.keys(), key=lambda needed: needed.value
-        ):  # the same order on every rank
-            if needed is Pass.TEACHER and tokens.teacher_logprobs is not None:  # from its server
-                continue
-            results[f"{needed.value}_logprobs"] = self._scored(packs, _ROLES[needed])
-            sums.passes += needed is not Pass.TEACHER  # whose size is another
+        if Pass.REFERENCE in self._needs:
+            results["reference_logprobs"] = self._scored(packs, ModelRole.REFERENCE)
+            sums.passes += 1
+        if Pass.TEACHER in self._needs:
+            results |= self._teachers.scores(tokens, packs, share.teacher_passes, share.temperature)
+            sums.add({"teacher_missing": (~results["teacher_logprobs"].isfinite()).sum()})
         if Pass.VALUES in self._needs:
             results["values"] = self._scored(packs, ModelRole.CRITIC)
             sums.critic_passes += 1
@@ -262,10 +198,13 @@ class StepRunner:
         with plugin_errors(self._loss_name):
             state = own_loss.prepare(tokens, statistics, engine.ranks)
         loss = torch.zeros((), dtype=torch.float64, device=engine.device)
+        candidates = _candidates(tokens) if role is ModelRole.POLICY else None
         end = 0
         for number, pack in enumerate(batch.packs, start=1):
             begin, end = end, end + len(pack.targets)
             part = _section(tokens, begin, end)
+            if candidates is not None:
+                pack = replace(pack, candidates=candidates[begin:end])
 
             def micro_batch_loss(scores: TokenScores, part: TokenData = part) -> Tensor:
                 with plugin_errors(self._loss_name):
@@ -355,6 +294,12 @@ def _statistics(batch: OptimizerBatch, rows: RowData) -> BatchStatistics:
         lengths=batch.lengths.to(rows.groups.device),
         rows=rows,
     )
+
+
+def _candidates(tokens: TokenData) -> Tensor | None:
+    """Returns the tokens whose logprobs the loss reads beside those of the sampled ones, `[tokens, k]`, on the CPU."""
+    heads = [head.long() for head in (tokens.top_tokens, tokens.teacher_top_tokens) if head is not None]
+    return torch.cat(heads, 1).cpu() if heads else None
 
 
 def _section(tokens: TokenData, begin: int, end: int) -> TokenData:

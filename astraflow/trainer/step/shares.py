@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from astraflow.algorithms.tokens import RowData, TokenData
-from astraflow.contract.rollouts.trajectories import Float32Array
 from astraflow.trainer.engines.base import Batching, Pack, Segment, prefixes_of
 from astraflow.trainer.step.bins import BINS, bins_of_ranks
 from astraflow.trainer.step.flops import ForwardCost
@@ -29,6 +28,7 @@ from astraflow.trainer.step.packing import (
     split_unit,
 )
 from astraflow.trainer.step.rows import StepRows
+from astraflow.trainer.step.teacher_passes import TeacherPass
 
 _IMBALANCE_GOAL = 1.01
 """Groups are divided, and what they share computed once more, until the ranks' FLOPs are this balanced or it is of no
@@ -77,7 +77,13 @@ class Share:
     optimizer_batches: tuple[OptimizerBatch, ...]
     """At least one."""
     teacher_logprobs: Tensor | None = None
-    """float32 `[tokens]`, from a teacher's server; None without one."""
+    """float32 `[tokens]`, from servers of teachers; NaN for tokens of others, None without a server."""
+    teacher_top_tokens: Tensor | None = None
+    """int32 `[tokens, k]`: most likely tokens of teachers with servers, -1: none; None unless the loss needs them."""
+    teacher_top_logprobs: Tensor | None = None
+    """float32 `[tokens, k]`; -inf where there is none."""
+    teacher_passes: tuple[TeacherPass, ...] = ()
+    """Passes of the teachers without a server."""
     top_tokens: Tensor | None = None
     """int32 `[tokens, k]`: `TokenColumn.TOP_TOKENS`; None if no engine recorded them."""
     top_logprobs: Tensor | None = None
@@ -113,6 +119,7 @@ class Share:
         Positions follow from the segments, and token indices from the order of the packs.
         """
         packs = [pack for batch in self.optimizer_batches for pack in batch.packs]
+        packs += [pack for own in self.teacher_passes for pack in own.packs]
         segments = [(s.begin, s.end, s.prefix_begin, s.prefix_end) for pack in packs for s in pack.segments]
         facts = {
             "version": self.version,
@@ -120,12 +127,15 @@ class Share:
             "widths": [len(pack.input_ids) for pack in packs],
             "targets": [len(pack.targets) for pack in packs],
             "segments": [len(pack.segments) for pack in packs],
+            "teachers": [(own.teacher, len(own.packs)) for own in self.teacher_passes],
         }
         arrays = {f"rows.{name}": getattr(self.rows, name) for name in RowData.__slots__}
         arrays |= {name: getattr(self, name) for name in _SHARE_TENSORS}
         arrays |= {name: values for name in _OPTIONAL_TENSORS if (values := getattr(self, name)) is not None}
         arrays |= {f"packs.{name}": _int32([getattr(pack, name) for pack in packs]) for name in _PACK_TENSORS}
         arrays["packs.segments"] = torch.tensor(segments, dtype=torch.int64).reshape(-1, 4)
+        orders = [own.order for own in self.teacher_passes if own.order is not None]
+        arrays["teacher_order"] = torch.cat([torch.zeros(0, dtype=torch.int64), *orders])
         arrays["lengths"] = torch.stack([batch.lengths for batch in self.optimizer_batches])
         return facts, {name: value.numpy() for name, value in arrays.items()}
 
@@ -133,7 +143,9 @@ class Share:
     def decode(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Share:
         """Returns the share that `encode` encoded."""
         tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
-        packs = _with_columns(_decode_packs(facts, tensors), tensors)
+        packs = _decode_packs(facts, tensors)
+        own, taught = packs[: sum(facts["packs"])], packs[sum(facts["packs"]) :]
+        packs = list(_with_columns(own, tensors))
         ends = np.cumsum([0, *facts["packs"]])
         return cls(
             version=facts["version"],
@@ -144,14 +156,15 @@ class Share:
                 OptimizerBatch(packs=tuple(packs[begin:end]), lengths=lengths)
                 for begin, end, lengths in zip(ends[:-1], ends[1:], tensors["lengths"], strict=True)
             ),
+            teacher_passes=_decode_teachers(facts["teachers"], taught, tensors["teacher_order"]),
         )
 
 
 _TURN_TENSORS = ("turn_rows", "turn_indices", "turn_lengths", "turn_rewards", "turn_discounts")
 _SHARE_TENSORS = ("row_advantages", "is_own_version", *_TURN_TENSORS, "behaviour_logprobs")
-_TOKEN_TENSORS = ("teacher_logprobs", "top_tokens", "top_logprobs")
+_TOKEN_TENSORS = ("teacher_logprobs", "teacher_top_tokens", "teacher_top_logprobs", "top_tokens", "top_logprobs")
 _OPTIONAL_TENSORS = (*_TOKEN_TENSORS, "support", "temperature", "experts")
-_PACK_COLUMNS = {"top_tokens": "candidates", "support": "support", "temperature": "temperatures", "experts": "experts"}
+_PACK_COLUMNS = {"support": "support", "temperature": "temperatures", "experts": "experts"}
 """Fields of packs by the tensors of a share that they are parts of."""
 _PACK_TENSORS = ("input_ids", "predictors", "targets")
 
@@ -194,6 +207,19 @@ def _with_columns(packs: Sequence[Pack], tensors: Mapping[str, Tensor]) -> Seque
             parts = (values.long() if values.dtype == torch.int32 else values).split(sizes)
             packs = [replace(pack, **{field: part}) for pack, part in zip(packs, parts, strict=True)]
     return packs
+
+
+def _decode_teachers(
+    teachers: Sequence[tuple[str, int]], packs: Sequence[Pack], order: Tensor
+) -> tuple[TeacherPass, ...]:
+    """Returns the passes of teachers. packs, order: of all of them."""
+    passes = []
+    for name, count in teachers:
+        own, packs = tuple(packs[:count]), packs[count:]
+        size = sum(len(pack.targets) for pack in own)
+        passes.append(TeacherPass(teacher=name, packs=own, order=order[:size] if own else None))
+        order = order[size:]
+    return tuple(passes)
 
 
 def _positions(segments: Sequence[Segment]) -> Tensor:
@@ -239,15 +265,15 @@ class Plan:
     teacher_s: float | None = None
     """Duration of the requests to a teacher's server. Seconds; None without one."""
 
-    def with_teacher(self, logprobs: Mapping[int, Float32Array], *, duration_s: float) -> Plan:
-        """Returns the plan with a teacher's logprobs of the trained tokens of each trained row, by row."""
-
-        def in_share(share: Share) -> Share:
-            rows = dict.fromkeys(share.turn_rows.tolist())
-            parts = [torch.from_numpy(logprobs[row]) for row in rows]
-            return replace(share, teacher_logprobs=torch.cat([torch.zeros(0), *parts]))
-
-        return replace(self, shares=tuple(map(in_share, self.shares)), teacher_s=duration_s)
+    def rows_of_ranks(self) -> list[dict[int, int]]:
+        """Returns the trained rows of each rank, in order, with their first tokens among the rank's trained tokens."""
+        ranks = []
+        for share in self.shares:
+            lengths: dict[int, int] = {}
+            for row, length in zip(share.turn_rows.tolist(), share.turn_lengths.tolist(), strict=True):
+                lengths[row] = lengths.get(row, 0) + length
+            ranks.append(dict(zip(lengths, accumulate(lengths.values(), initial=0), strict=False)))
+        return ranks
 
 
 def row_data(rows: StepRows, *, is_excluded: Sequence[bool]) -> RowData:
@@ -326,7 +352,8 @@ def _share(
     batches: Sequence[tuple[Sequence[Sequence[PackUnit]], Tensor]],
 ) -> Share:
     """Returns a rank's share. batches: units of its packs and trained tokens of all rows, by optimizer batch."""
-    turns = rows.turns([row for bins, _ in batches for units in bins for unit in units for row in unit.rows])
+    members = [row for bins, _ in batches for units in bins for unit in units for row in unit.rows]
+    turns: dict[str, Any] = rows.turns(members)
     packs = iter(_with_columns([build_pack(rows, units) for bins, _ in batches for units in bins], turns))
     return Share(
         version=int(rows.version),

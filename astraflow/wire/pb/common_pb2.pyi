@@ -259,6 +259,8 @@ class TrajectoryDetails(_message.Message):
     ENDING_FIELD_NUMBER: _builtins.int
     TOKEN_ENDS_FIELD_NUMBER: _builtins.int
     CALLS_FIELD_NUMBER: _builtins.int
+    TEACHER_FIELD_NUMBER: _builtins.int
+    TEACHER_PROMPT_FIELD_NUMBER: _builtins.int
     trajectory: _builtins.int
     """Index of the trajectory."""
     prompt_text: _builtins.str
@@ -277,6 +279,8 @@ class TrajectoryDetails(_message.Message):
     """Recorded calls of the agent program: an `AgentCalls` message, compressed by zstd because the requests of a session
     repeat each other; empty unless sampled.
     """
+    teacher: _builtins.str
+    """Teacher that scores the tokens, empty for the only one; tokens that it reads in place of the prompt, if other ones."""
     @_builtins.property
     def speakers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Origin of each span, for display: empty for the prompt and the model. Empty without any."""
@@ -305,6 +309,8 @@ class TrajectoryDetails(_message.Message):
     def token_ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """End of each model-written token in prompt_text + completion_text, in code points; empty without texts."""
 
+    @_builtins.property
+    def teacher_prompt(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -326,10 +332,12 @@ class TrajectoryDetails(_message.Message):
         ending: _builtins.str = ...,
         token_ends: _abc.Iterable[_builtins.int] | None = ...,
         calls: _builtins.bytes = ...,
+        teacher: _builtins.str = ...,
+        teacher_prompt: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "parent", b"parent", "parent_turn", b"parent_turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "answer", b"answer", "calls", b"calls", "completion_text", b"completion_text", "ending", b"ending", "labels", b"labels", "metrics", b"metrics", "parent", b"parent", "parent_turn", b"parent_turn", "prompt_text", b"prompt_text", "reward_terms", b"reward_terms", "role", b"role", "span_s", b"span_s", "speakers", b"speakers", "text_ends", b"text_ends", "token_ends", b"token_ends", "trajectory", b"trajectory", "turn_discounts", b"turn_discounts", "turn_rewards", b"turn_rewards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "answer", b"answer", "calls", b"calls", "completion_text", b"completion_text", "ending", b"ending", "labels", b"labels", "metrics", b"metrics", "parent", b"parent", "parent_turn", b"parent_turn", "prompt_text", b"prompt_text", "reward_terms", b"reward_terms", "role", b"role", "span_s", b"span_s", "speakers", b"speakers", "teacher", b"teacher", "teacher_prompt", b"teacher_prompt", "text_ends", b"text_ends", "token_ends", b"token_ends", "trajectory", b"trajectory", "turn_discounts", b"turn_discounts", "turn_rewards", b"turn_rewards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__parent: _TypeAlias = _typing.Literal["parent"]  # noqa: Y015
     _WhichOneofArgType__parent: _TypeAlias = _typing.Literal["_parent", b"_parent"]  # noqa: Y015

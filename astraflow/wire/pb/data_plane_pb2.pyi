@@ -168,6 +168,7 @@ class FlowSpec(_message.Message):
     ATTACHES_TEXTS_FIELD_NUMBER: _builtins.int
     TEMPERATURES_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
+    TEACHER_CHOICES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     workflow: _builtins.str
     reward: _builtins.str
@@ -183,6 +184,10 @@ class FlowSpec(_message.Message):
     def columns(self) -> _containers.MessageMap[_builtins.str, Global___ColumnNeeds]:
         """Columns that engines record of every token that a policy writes; absent: none."""
 
+    @_builtins.property
+    def teacher_choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___TeacherChoice]:
+        """Policies whose teachers are chosen by a field of the prompts."""
+
     def __init__(
         self,
         *,
@@ -193,10 +198,11 @@ class FlowSpec(_message.Message):
         attaches_texts: _builtins.bool = ...,
         temperatures: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         columns: _abc.Mapping[_builtins.str, Global___ColumnNeeds] | None = ...,
+        teacher_choices: _abc.Iterable[Global___TeacherChoice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "evaluation_share", b"evaluation_share"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "attaches_texts", b"attaches_texts", "columns", b"columns", "evaluation_share", b"evaluation_share", "id", b"id", "reward", b"reward", "temperatures", b"temperatures", "workflow", b"workflow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "attaches_texts", b"attaches_texts", "columns", b"columns", "evaluation_share", b"evaluation_share", "id", b"id", "reward", b"reward", "teacher_choices", b"teacher_choices", "temperatures", b"temperatures", "workflow", b"workflow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evaluation_share: _TypeAlias = _typing.Literal["evaluation_share"]  # noqa: Y015
     _WhichOneofArgType__evaluation_share: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share"]  # noqa: Y015
@@ -227,6 +233,35 @@ class ColumnNeeds(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ColumnNeeds: _TypeAlias = ColumnNeeds  # noqa: Y015
+
+@_typing.final
+class TeacherChoice(_message.Message):
+    """Choice between the teachers of a policy."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    FIELD_FIELD_NUMBER: _builtins.int
+    TEACHERS_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    field: _builtins.str
+    """Field of prompts with the name of a teacher."""
+    @_builtins.property
+    def teachers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        field: _builtins.str = ...,
+        teachers: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["field", b"field", "policy", b"policy", "teachers", b"teachers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TeacherChoice: _TypeAlias = TeacherChoice  # noqa: Y015
 
 @_typing.final
 class LeaseRequest(_message.Message):

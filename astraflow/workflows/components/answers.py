@@ -13,6 +13,7 @@ from astraflow.contract.rollouts.generation import Finish, Sampling
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.base import QUESTION
+from astraflow.datasets.published.loading import fill_template
 from astraflow.models.tokenizers import Message
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
@@ -143,3 +144,16 @@ def question_of(prompt: Prompt) -> str:
             code="workflow.no_question",
         )
     return question
+
+
+def filled(template: str, prompt: Prompt) -> str:
+    """Returns the template with the prompt's field in place of each `{name}`; other braces stay. Raises: InvalidInput
+    when it has none of the prompt's fields."""
+    text = fill_template(template, **{name: str(value) for name, value in prompt.fields.items()})
+    if text == template:
+        raise InvalidInput(
+            f"cannot write the teacher's question of prompt {prompt.id!r}: {template!r} names none of its fields; use "
+            f"one of {', '.join(sorted(prompt.fields))} in teacher_question",
+            code="workflow.no_field",
+        )
+    return text

@@ -65,6 +65,7 @@ class TrajectoryBuilder:
         turn_rewards: Sequence[float] = (),
         turn_discounts: Sequence[float] = (),
         labels: Mapping[str, str] | None = None,
+        teacher_prompt: Sequence[int] = (),
         ending: Ending | None = None,
     ) -> Trajectory:
         """Returns the scored trajectory, truncated if the last generation ended at its length limit. The arguments are
@@ -88,6 +89,7 @@ class TrajectoryBuilder:
             turn_discounts=tuple(turn_discounts),
             reward_terms=result.terms,
             labels=labels or {},
+            teacher_prompt=tuple(teacher_prompt),
             ending=ending,
         )
 

@@ -43,7 +43,8 @@ OPEN_TABLES = {
     "StreamConfig.sampler",
     "AlgorithmConfig.advantages",
     "AlgorithmConfig.loss",
-    "AlgorithmConfig.teacher",
+    "AlgorithmConfig.teachers",
+    "TeacherConfig.model",
     "AlgorithmConfig.token_advantages",
     "CriticConfig.loss",
     "FlowConfig.dataset",
@@ -393,11 +394,11 @@ def test_agents_can_override_limits_of_a_teachers_server(tmp_path: Path, option:
     recipe.write_text(
         """extends = "smoke"
 name = "distilled"
-policies.solver.algorithm.teacher_endpoint = { base_url = "http://127.0.0.1:9", model = "large" }
+policies.solver.algorithm.teachers.large.endpoint = { base_url = "http://127.0.0.1:9", model = "large" }
 policies.solver.algorithm.token_advantages = [{ kind = "distillation" }]
 """
     )
-    key = "policies.solver.algorithm.teacher_endpoint"
+    key = "policies.solver.algorithm.teachers.large.endpoint"
     assert refused(str(recipe), f"{key}.{option}", role="agent") == []
     assert refused(str(recipe), f"{key}.model='x'", role="operator") == [f"{key}.model"]
 

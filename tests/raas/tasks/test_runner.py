@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from astraflow.contract.ids import GroupId, PolicyId, PromptId, Version
+from astraflow.contract.nodes import TeacherChoice
 from astraflow.contract.rollouts.agent_calls import MAX_EPISODE_CHARACTERS
 from astraflow.contract.rollouts.failures import Boundary, Failure, RolloutFailed
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
@@ -423,3 +424,32 @@ async def test_an_evaluation_is_judged_by_the_version_for_training() -> None:
     (trajectory,) = (await run.run(make.task(pinned=7), RolloutRecorder())).trajectories
 
     assert (trajectory.reward, len(pinned.prompts), len(judge.prompts)) == (1, 1, 1)
+
+
+CHOICE = TeacherChoice(policy=SOLVER, field="part", teachers=("math", "code"))
+
+
+@pytest.mark.parametrize("part", ["math", "code"])
+async def test_a_field_of_the_prompt_chooses_the_teacher(part: str) -> None:
+    spec = replace(flow(), teacher_choices=(CHOICE,))
+    run = runner(FakeDataflow(flows=(spec,)), serving(FakeEngine(version=0)), NodeCounters())
+    task = make.task()
+    prompt = replace(task.prompt, fields={**task.prompt.fields, "part": part})
+
+    episode = await run.run(replace(task, prompt=prompt), RolloutRecorder())
+
+    assert [trajectory.teacher for trajectory in episode.trajectories] == [part]
+
+
+@pytest.mark.parametrize("fields", [{}, {"part": "biology"}, {"part": 3}], ids=str)
+async def test_a_prompt_without_a_teacher_fails_with_the_names_of_the_teachers(fields: dict[str, Any]) -> None:
+    spec = replace(flow(), teacher_choices=(CHOICE,))
+    run = runner(FakeDataflow(flows=(spec,)), serving(FakeEngine(version=0)), NodeCounters())
+    task = make.task()
+    prompt = replace(task.prompt, fields={**task.prompt.fields, **fields})
+
+    episode = await run.run(replace(task, prompt=prompt), RolloutRecorder())
+
+    assert episode.failure is not None
+    assert episode.failure.boundary is Boundary.WORKFLOW
+    assert "math, code" in episode.failure.message

@@ -324,7 +324,7 @@ HYBRID = {**make_torch.TINY, "family": "lfm2"}
 DISTILLATION: dict[str, Any] = {
     "advantages": [],
     "token_advantages": [{"kind": "distillation"}],
-    "teacher": {**make_torch.TINY, "layers": 1, "seed": 1},
+    "teachers": {"large": {"model": {**make_torch.TINY, "layers": 1, "seed": 1}}},
     "max_mismatch": None,
 }
 DISTILLED = """

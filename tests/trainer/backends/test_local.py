@@ -386,7 +386,7 @@ def test_distillation_moves_the_policy_towards_its_teacher() -> None:
     algorithm = {
         "advantages": [],
         "token_advantages": [{"kind": "distillation"}],
-        "teacher": {**make_torch.TINY, "seed": 1},
+        "teachers": {"large": {"model": {**make_torch.TINY, "seed": 1}}},
         "max_mismatch": None,
     }
     backend, teacher = local(algorithm, learning_rate=3e-3, weights_dtype="float32"), make_torch.model(seed=1)
@@ -422,7 +422,10 @@ def test_a_teacher_with_another_vocabulary_is_refused(monkeypatch: pytest.Monkey
         backends.build(
             {"kind": "local"},
             {**make_torch.TINY, "seed": 0},
-            {"token_advantages": [{"kind": "distillation"}], "teacher": {**make_torch.TINY, "seed": 1}},
+            {
+                "token_advantages": [{"kind": "distillation"}],
+                "teachers": {"large": {"model": {**make_torch.TINY, "seed": 1}}},
+            },
             seed=0,
         )
 

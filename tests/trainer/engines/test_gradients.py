@@ -10,7 +10,7 @@ from torch import Tensor
 from astraflow.trainer.engines.base import Batching
 from astraflow.trainer.ranks.rank_group import RankGroup
 from astraflow.trainer.step.flops import ForwardCost
-from astraflow.trainer.step.runner import StepPlanner
+from astraflow.trainer.step.planner import StepPlanner
 from tests.fakes.forking import ForkingProgram
 from tests.trainer.engines.gradients import (
     Case,

@@ -26,7 +26,8 @@ from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.engines.titan import TitanEngine
 from astraflow.trainer.step.flops import ForwardCost
-from astraflow.trainer.step.runner import StepPlanner, StepRunner
+from astraflow.trainer.step.planner import StepPlanner
+from astraflow.trainer.step.runner import StepRunner
 from tests import make_torch
 from tests.errors import raises_code
 from tests.snapshots import snapshot_of

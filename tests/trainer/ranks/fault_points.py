@@ -30,7 +30,7 @@ from astraflow.trainer.engines import fsdp
 from astraflow.trainer.engines.fsdp import FsdpEngine
 from astraflow.trainer.engines.optimizers import MasterOptimizer
 from astraflow.trainer.ranks import launch
-from astraflow.trainer.step.runner import StepPlanner
+from astraflow.trainer.step.planner import StepPlanner
 from astraflow.trainer.step.shares import Share
 from astraflow.weights.publish.publisher import Publisher
 from tests.fakes.forking import FORKED

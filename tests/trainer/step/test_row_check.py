@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astraflow.algorithms.config import TeacherConfig
 from astraflow.contract.batches import Batch, Row
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.rollouts.limits import RowLimits
@@ -98,3 +99,28 @@ def test_rows_of_excluded_nodes_are_dropped() -> None:
     kept, metrics = without_bad_rows(batch_of(*[trajectory()] * 3), LIMITS, excluded_nodes=frozenset({"n-1"}))
     assert [row.node for row in kept.rows] == ["n-0.1", "n-2.1"]
     assert metrics == {"dropped_rows": 1.0, "dropped_mismatch": 1.0}
+
+
+SELF = {"self": TeacherConfig(policy="current")}
+TWO = {name: TeacherConfig(model={"kind": "tiny"}) for name in ("math", "code")}
+
+
+@pytest.mark.parametrize(
+    ("cause", "teachers", "changes"),
+    [
+        ("teacher", TWO, {}),
+        ("teacher", TWO, {"teacher": "biology"}),
+        ("teacher_prompt", SELF, {}),
+        ("teacher_prompt", SELF, {"teacher_prompt": (1, 32)}),
+        ("teacher_prompt", SELF, {"teacher_prompt": (1, 2, 3, 4)}),
+    ],
+    ids=str,
+)
+def test_a_row_that_no_teacher_can_score_is_dropped(
+    cause: str, teachers: dict[str, TeacherConfig], changes: dict[str, Any]
+) -> None:
+    good = trajectory(teacher="math", teacher_prompt=(1, 2, 3))
+    batch = batch_of(good, trajectory(**changes), good)
+    kept, metrics = without_bad_rows(batch, LIMITS, teachers)
+    assert [row.node for row in kept.rows] == ["n-0.1", "n-2.1"]
+    assert metrics == {"dropped_rows": 1.0, f"dropped_{cause}": 1.0}

@@ -20,8 +20,9 @@ from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.trainer.backends.probe import probe_text_from_batch
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.metrics import step_metrics
+from astraflow.trainer.step.planner import StepPlanner
 from astraflow.trainer.step.rows import StepRows
-from astraflow.trainer.step.runner import StepPlanner, StepResult
+from astraflow.trainer.step.runner import StepResult
 from astraflow.wire.codecs.data import decode_batch, encode_batch
 from tests import make
 

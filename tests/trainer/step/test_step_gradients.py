@@ -10,6 +10,7 @@ from astraflow.trainer.engines.base import Batching
 from tests.trainer.plain_losses import PLAIN_LOSSES
 from tests.trainer.step_gradients import (
     ENGINES,
+    VOCABULARY,
     Case,
     branching_batch,
     largest_difference,
@@ -87,6 +88,13 @@ CASES = {
         experts=4,
         batch=branching_batch(experts=True),
         engine_options={"batching": Batching.TREE, "recompute": "full"},
+    ),
+    "taught": Case(teacher=(5, 0.0), micro_batch_tokens=64),
+    "taught, rows": Case(teacher=(5, 1.0), engine_options=ROWS, micro_batch_tokens=64),
+    "taught, tree": Case(teacher=(5, 0.3), engine_options={"batching": Batching.TREE}),
+    "taught by whole distributions": Case(teacher=(VOCABULARY, 0.0), micro_batch_tokens=64, minibatches=2),
+    "taught and centred": Case(
+        loss="reinforce, tis", head=5, batch=mixed_batch(head=5), teacher=(4, 1.0), micro_batch_tokens=64
     ),
     "three optimizer steps by sequence": Case(minibatches=3, aggregation="sequence_mean", micro_batch_tokens=64),
 }

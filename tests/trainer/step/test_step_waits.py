@@ -15,7 +15,8 @@ from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.flops import ForwardCost
-from astraflow.trainer.step.runner import StepPlanner, StepRunner
+from astraflow.trainer.step.planner import StepPlanner
+from astraflow.trainer.step.runner import StepRunner
 from tests.algorithms.golden_curves import ALGORITHMS
 from tests.trainer.step_gradients import mixed_batch, tiny_model
 

@@ -14,14 +14,15 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.weights import Dtype
-from astraflow.trainer.engines.base import ModelRole, Pack, UpdateResult
+from astraflow.trainer.engines.base import Model, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.engines.values import critic_options
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.metrics import step_metrics
-from astraflow.trainer.step.runner import StepPlanner, StepResult, StepRunner
+from astraflow.trainer.step.planner import StepPlanner
+from astraflow.trainer.step.runner import StepResult, StepRunner
 from astraflow.trainer.step.shares import Plan
 from tests.errors import raises_code
 from tests.trainer.plain_critic import ALGORITHM
@@ -49,8 +50,9 @@ class RecordingEngine(LocalEngine):
         )
         self.calls = ""
 
-    def score(self, pack: Pack, *, role: ModelRole = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
-        self.calls += {ModelRole.POLICY: "s", ModelRole.REFERENCE: "r", ModelRole.CRITIC: "v"}[role]
+    def score(self, pack: Pack, *, role: Model = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
+        letters: dict[Model, str] = {ModelRole.POLICY: "s", ModelRole.REFERENCE: "r", ModelRole.CRITIC: "v"}
+        self.calls += letters[role]
         return super().score(pack, role=role, temperature=temperature)
 
     def learn(

@@ -35,6 +35,8 @@ class PackInputs:
     """int64 `[tokens, n]`: `Pack.support`."""
     temperatures: Tensor | None = None
     """float32 `[tokens, 1]`: `Pack.temperatures`."""
+    top: int = 0
+    """`Pack.top`."""
     copies: Tensor | None = None
     """int64 `[trained tokens of the pack]`: which of these tokens each is, when some are the same; None: all differ."""
     is_token: Tensor | None = None

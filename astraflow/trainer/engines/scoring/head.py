@@ -7,7 +7,15 @@ from torch import Tensor
 
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.models.output_head import HeadForm
-from astraflow.trainer.engines.heads import target_scores, temperature_of, token_scores, with_candidates, within
+from astraflow.trainer.engines.heads import (
+    target_scores,
+    temperature_of,
+    token_scores,
+    top_of,
+    top_scores,
+    with_candidates,
+    within,
+)
 from astraflow.trainer.engines.scoring.base import PackInputs
 
 
@@ -35,6 +43,16 @@ class TargetHead:
 
     def __call__(self, layer: Any, states: Tensor, inputs: PackInputs, temperature: float) -> TokenScores:
         """Returns the scores."""
+        if inputs.top:
+            return top_scores(
+                states,
+                layer.weight,
+                inputs.targets,
+                inputs.top,
+                bias=layer.bias,
+                form=self.form,
+                temperature=temperature_of(inputs.temperatures, temperature),
+            )
         logprobs, entropy = target_scores(
             states,
             layer.weight,
@@ -62,6 +80,8 @@ class LogitsHead:
     def __call__(self, _layer: Any, states: Tensor, inputs: PackInputs, temperature: float) -> TokenScores:
         """Returns the scores."""
         tempered = states.float() / temperature_of(inputs.temperatures, temperature)
+        if inputs.top:
+            return top_of(tempered.log_softmax(-1), inputs.targets, inputs.top)
         logs = within(tempered, inputs.support).log_softmax(-1)
         targets = with_candidates(inputs.targets, inputs.candidates)
         logprobs = logs.gather(-1, targets.view(len(logs), -1)).view(targets.shape)

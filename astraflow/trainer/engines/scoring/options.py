@@ -7,14 +7,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.trainer.engines.base import ModelRole
+from astraflow.trainer.engines.base import Model, ModelRole
 from astraflow.trainer.engines.scoring.scorer import Scorer
 from astraflow.trainer.engines.spec import EngineSpec
 
 _COMPILERS = ("cc", "gcc", "clang")
 
 
-def apply_options(scorers: Mapping[ModelRole, Scorer], trained: Collection[ModelRole], spec: EngineSpec) -> None:
+def apply_options(scorers: Mapping[Model, Scorer], trained: Collection[Model], spec: EngineSpec) -> None:
     """Applies options of speed and memory to the models of an engine. A critic computes in float32, not in float8.
 
     trained: roles whose models have a backward pass. Raises: InvalidInput when blocks cannot be compiled on this host.

@@ -109,7 +109,7 @@ class Scorer(nn.Module):
 
     def inputs(self, pack: Pack) -> PackInputs:
         """Returns the pack on the device; copied to a GPU without waiting for it."""
-        return self._forward.inputs(pack, self.choices(pack))
+        return replace(self._forward.inputs(pack, self.choices(pack)), top=pack.top)
 
     def aligned(self, inputs: PackInputs, largest: Callable[[int], int]) -> PackInputs:
         """Returns inputs with as many forward passes as the other ranks have for theirs. largest: over all ranks."""
