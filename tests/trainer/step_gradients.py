@@ -178,8 +178,6 @@ def branching_batch(*, head: int = 0, support: int = 0, experts: bool = False) -
         _branch(draws, pieces, task=number % 3, role=("", "helper")[number == 3])
         for number, pieces in enumerate(branches)
     ]
-    if experts:
-        del rows[2:4]  # where these go on with context, others have experts to replay, and share the position
     batch = mixed_batch(head=head, support=support)
     if head:
         rows = [replace(row, trajectory=_with_head(row.trajectory, draws, head)) for row in rows]

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.trainer.engines.base import PASS_TOKENS, Batching, Pack, Segment, padded_tokens
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.prefix_trees import Branch, Node, PrefixTree
@@ -61,9 +60,9 @@ def prefix_trees(rows: StepRows, included: Iterable[int]) -> list[PrefixTree]:
 
     Raises: InvalidInput when a trajectory begins with a model-written token, which no context predicts.
     """
-    members: dict[str, dict[int, Int32Array]] = {}
+    members: dict[str, dict[int, npt.NDArray[np.integer]]] = {}
     for row in included:
-        members.setdefault(rows.rows.groups[row], {})[row] = rows.tokens(row)
+        members.setdefault(rows.rows.groups[row], {})[row] = rows.shared_keys(row)
     return [PrefixTree.of(tokens) for tokens in members.values()]
 
 
@@ -230,7 +229,7 @@ class _Layout:
                 self._append(rows.columns.token_ends[row] + shared, own, shared, prefix_begin, prefix_end)
             self._add_targets(rows, row, pieces)
 
-    def pack(self, tokens: Int32Array) -> Pack:
+    def pack(self, tokens: npt.NDArray[np.integer]) -> Pack:
         numbers = np.arange(self._width)
         return Pack(
             input_ids=_int64(tokens[part] for part in self._inputs),

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Self, TypeAlias
 
-from astraflow.contract.rollouts.trajectories import Int32Array
+import numpy as np
+import numpy.typing as npt
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -43,8 +44,9 @@ class PrefixTree:
     """Tokens of each row."""
 
     @classmethod
-    def of(cls, tokens: Mapping[int, Int32Array]) -> Self:
-        """Returns the tree of these rows; the time is linear in the tokens, but for the sorting of rows."""
+    def of(cls, tokens: Mapping[int, npt.NDArray[np.integer]]) -> Self:
+        """Returns the tree of these rows by their tokens, or keys in place of them. The time is linear in the tokens,
+        but for the sorting of rows."""
         ordered = sorted(tokens, key=lambda row: (tokens[row].tobytes(), row))
         path = [Node(end=0)]
         nodes: list[Node] = []
@@ -95,7 +97,7 @@ class PrefixTree:
         return (-part.rows, 0) if isinstance(part, Node) else (-1, -self.lengths[part])
 
 
-def _common_length(first: Int32Array, second: Int32Array) -> int:
+def _common_length(first: npt.NDArray[np.integer], second: npt.NDArray[np.integer]) -> int:
     length = min(len(first), len(second))
     differs = first[:length] != second[:length]
     position = int(differs.argmax()) if length else 0

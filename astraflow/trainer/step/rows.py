@@ -6,13 +6,20 @@ from itertools import accumulate
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from astraflow.contract.batches import Batch, Rows
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import TaskId, Version
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import NO_VERSION, BoolArray, Float32Array, Int32Array, TrajectoryColumns
+
+_HASH_FACTORS = np.random.default_rng(0).integers(
+    2**63, size=TokenColumn.EXPERTS.max_width + 1, dtype=np.uint64
+) * np.uint64(2) + np.uint64(1)
+"""Odd factors of the entries of a column; the last one is that of the token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +101,31 @@ class StepRows:
                 code="trainer.no_context",
             )
         return self.columns.tokens[begin:end]
+
+    def shared_keys(self, row: int) -> npt.NDArray[np.integer]:
+        """Returns what each token of a row must have in common with one of another row to be computed with it: the
+        token, and the experts that are replayed there; their numbers are hashed. Raises: InvalidInput, as `tokens`."""
+        tokens = self.tokens(row)
+        experts = self.columns.token_columns.get(TokenColumn.EXPERTS)
+        if experts is None:
+            return tokens
+        keys = tokens.astype(np.uint64) * _HASH_FACTORS[-1]
+        own = experts[slice(*self.columns.logprob_ends[row : row + 2])]
+        hashes = (own.astype(np.uint64) + 1) @ _HASH_FACTORS[: own.shape[1]]
+        is_recorded = (own != TokenColumn.EXPERTS.absent).any(1)
+        turns = range(*self.turn_ends[row : row + 2])
+        begins = [self.turn_begins[turn] - self.columns.token_ends[row] for turn in turns]
+        positions = np.concatenate(
+            [
+                np.zeros(0, np.int64),
+                *(
+                    np.arange(begin, begin + self.turn_lengths[turn]) - 1
+                    for begin, turn in zip(begins, turns, strict=True)
+                ),
+            ]
+        )
+        keys[positions[is_recorded]] ^= hashes[is_recorded]
+        return keys
 
     def turns(self, rows: Sequence[int]) -> dict[str, Tensor]:
         """Returns the fields of a `Share` about the turns of these rows, in their order."""
