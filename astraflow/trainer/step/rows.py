@@ -109,7 +109,7 @@ class StepRows:
         experts = self.columns.token_columns.get(TokenColumn.EXPERTS)
         if experts is None:
             return tokens
-        keys = tokens.astype(np.uint64) * _HASH_FACTORS[-1]
+        keys: npt.NDArray[np.uint64] = tokens.astype(np.uint64) * _HASH_FACTORS[-1]
         own = experts[slice(*self.columns.logprob_ends[row : row + 2])]
         hashes = (own.astype(np.uint64) + 1) @ _HASH_FACTORS[: own.shape[1]]
         is_recorded = (own != TokenColumn.EXPERTS.absent).any(1)
