@@ -12,6 +12,7 @@ import pytest
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId
 from astraflow.contract.nodes import JoinResult
+from astraflow.contract.rollouts.recording import ColumnNeeds
 from astraflow.contract.values import Json
 from astraflow.raas.builders import build_flow, build_policies
 from astraflow.raas.engines import engines
@@ -146,7 +147,7 @@ async def test_each_policy_has_its_own_engine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "needs",
     [
-        {"top_tokens": {SOLVER: 8}},
+        {"columns": {SOLVER: ColumnNeeds(top_tokens=8)}},
         {"temperatures": {SOLVER: 1.0}, "workflow": {"kind": "single_turn", "top_p": 0.9}},
     ],
 )
@@ -155,7 +156,7 @@ async def test_an_engine_that_records_less_than_training_needs_is_refused(
 ) -> None:
     dataflow = FakeDataflow()
     spec = cast("JoinResult", dataflow)  # of which only the policies are read
-    evaluated = {FlowId("train"): build_flow(replace(flow(), **{**needs, "temperatures": {}, "top_tokens": {}}))}
+    evaluated = {FlowId("train"): build_flow(replace(flow(), **{**needs, "temperatures": {}, "columns": {}}))}
     trained = {FlowId("train"): build_flow(replace(flow(), **needs))}
     async with AsyncExitStack() as resources:
         await build_policies(spec, trained, {SOLVER: served()}, resources)

@@ -31,6 +31,7 @@ APPROVING = ("operator", "admin")
 TABLE: dict[str, tuple[str, ...]] = {
     "GET /static/{build}/{path:path}": ALL_CALLERS,
     "GET /": ROLES,
+    "GET /doctor": ROLES,
     "GET /learning": ROLES,
     "GET /events/{ordinal}": ROLES,
     "GET /runs": ROLES,
