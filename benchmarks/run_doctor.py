@@ -23,7 +23,7 @@ from astraflow.contract.learning_faults import LearningFault
 from astraflow.contract.records import Record, render
 from astraflow.learning.examine import examine
 from astraflow.learning.records import examine_archive
-from tests.learning.library import FAULTY, NEARLY, Case, healthy
+from tests.learning.seeded_runs import FAULTY, NEARLY, Case, healthy
 
 _FIRST_SEED = 1000
 """Tests, in which thresholds were chosen, use lower seeds."""

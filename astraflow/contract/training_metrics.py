@@ -331,7 +331,7 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "distinct_tokens",
             "Distinct tokens",
             MetricUnit.TOKENS,
-            "Tokens that a step has to compute: what trajectories of a group begin with counts once, whoever wrote it.",
+            "Input tokens of a step, where a beginning that several trajectories of a group share counts once.",
         ),
         (
             "computed_tokens",

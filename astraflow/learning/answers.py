@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from astraflow.contract.learning_faults import LearningFault
-from astraflow.contract.reports.report import SampledTrajectory
-from astraflow.learning.facts import EVALUATED, Found, LearningFacts
+from astraflow.contract.reports.report import EVALUATED, SampledTrajectory
+from astraflow.learning.facts import Found, LearningFacts
 
 ENOUGH_ANSWERS = 40
 ENOUGH_PROMPTS = 10

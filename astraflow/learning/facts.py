@@ -11,7 +11,7 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.learning_faults import LearningFault
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.reports.queries import SampledGroup
-from astraflow.contract.reports.report import SampledTrajectory
+from astraflow.contract.reports.report import EVALUATED, SampledTrajectory
 from astraflow.contract.reports.training_steps import TrainingStep
 from astraflow.contract.values import Values
 
@@ -155,9 +155,6 @@ class LearningFacts:
         rewards = [rollout.reward for rollout in self.trained]
         return bool(rewards) and highest > lowest and sum(rewards) / len(rewards) > highest - (highest - lowest) / 4
 
-
-EVALUATED = "evaluated"
-"""Outcome of a sampled group of an evaluation."""
 
 Found = Iterator[tuple[LearningFault, Values]]
 """Faults with their figures."""

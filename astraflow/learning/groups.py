@@ -7,10 +7,10 @@ import numpy as np
 
 from astraflow.contract.learning_faults import LearningFault
 from astraflow.contract.reports.queries import SampledGroup
-from astraflow.contract.reports.report import SampledTrajectory
+from astraflow.contract.reports.report import EVALUATED, SampledTrajectory
 from astraflow.contract.rollouts.agent_calls import CallOutcome
 from astraflow.contract.rollouts.failures import Boundary
-from astraflow.learning.facts import EVALUATED, Found, LearningFacts
+from astraflow.learning.facts import Found, LearningFacts
 
 CONSTANT_ROLLOUTS = 100
 ENOUGH_GROUPS = 20

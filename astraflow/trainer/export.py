@@ -38,7 +38,7 @@ from astraflow.weights.adapters import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written."""
+    """Result of an export."""
 
     version: Version
     lost_share: float | None = None

@@ -10,7 +10,7 @@ import pytest
 from astraflow.contract.learning_faults import LearningFault
 from astraflow.contract.records import render
 from astraflow.learning.examine import STEP, examine
-from tests.learning.library import FAULTY, NEARLY, facts_of, flat, healthy
+from tests.learning.seeded_runs import FAULTY, NEARLY, facts_of, flat, healthy
 
 SEEDS = (0, 1)
 

@@ -91,7 +91,7 @@ class RecipePlan:
     needs: tuple[Need, ...]
     problems: tuple[InvalidInput, ...]
     warnings: tuple[str, ...]
-    """What may keep a run from learning, although every part works."""
+    """Settings with which every part works and the run may still not learn, as sentences."""
 
 
 def plan_recipe(recipe: Recipe, *, gpu_bytes: int) -> RecipePlan:

@@ -379,6 +379,10 @@ class Report:
         return {policy: max(0, trained[policy] - version) for policy, version in served if policy in trained}
 
 
+EVALUATED = "evaluated"
+"""Outcome of a sampled group of an evaluation, which was never meant for training."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTrajectory:
     """A sampled trajectory, or a member of its group that failed: then it has a failure instead of tokens."""

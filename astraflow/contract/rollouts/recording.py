@@ -1,4 +1,4 @@
-"""What engines record of tokens: the columns that an algorithm needs, and the mixture of experts of a model."""
+"""Columns of tokens that an algorithm needs, and the shape of a mixture whose experts engines record."""
 
 from dataclasses import dataclass
 

@@ -131,7 +131,7 @@ class _Strictest:
     high_reward: float
     turn_reward: float
     mixtures: frozenset[Mixture]
-    """Of the policies' models, where they are known."""
+    """Mixtures of experts of the policies' models; a model whose shape is unknown is left out."""
 
     @classmethod
     def of(cls, limits: Iterable[ResultLimits], rows: Iterable[RowLimits], *, characters: int = 0) -> "_Strictest":

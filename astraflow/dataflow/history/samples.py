@@ -20,7 +20,7 @@ from astraflow.contract.reports.queries import (
     TrajectoryPage,
     TrajectoryQuery,
 )
-from astraflow.contract.reports.report import SampledTrajectory
+from astraflow.contract.reports.report import EVALUATED, SampledTrajectory
 from astraflow.contract.rollouts.agent_calls import AgentCall
 from astraflow.contract.rollouts.tasks import Group, prompt_position
 from astraflow.contract.rollouts.trajectories import Episode, Trajectories, Trajectory
@@ -31,9 +31,6 @@ from astraflow.dataflow.serving.stream import BUFFERED
 from astraflow.wire.codecs.agent_calls import encode_calls
 from astraflow.wire.codecs.converter import to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
-
-EVALUATED = "evaluated"
-"""Outcome of a group of an evaluation, which was never meant for training."""
 
 UNRECORDED = "unrecorded"
 """Outcome of a group whose outcome was lost in a crash."""

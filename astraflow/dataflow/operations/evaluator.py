@@ -6,10 +6,10 @@ from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
+from astraflow.contract.reports.report import EVALUATED
 from astraflow.contract.rollouts.tasks import Group
 from astraflow.dataflow.evaluation.evaluation import Evaluation
 from astraflow.dataflow.evaluation.rounds import EvaluationRequest, Round
-from astraflow.dataflow.history.samples import EVALUATED
 from astraflow.dataflow.issuing.groups import flow_of, parse_task_id
 from astraflow.dataflow.operations.assignment import TaskAssignment
 from astraflow.dataflow.operations.reservations import Reservations

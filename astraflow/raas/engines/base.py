@@ -44,7 +44,7 @@ class EngineGauges:
     prompt_tokens: int = 0
     """Tokens of prompts so far. Count; 0 for engines that do not say."""
     cached_tokens: int = 0
-    """Those of them that were in a cache and not computed again. Count."""
+    """Tokens of prompts that were in a cache, and were not computed again. Count."""
     prefix_moves: int = 0
     """Prompts that went to another server than the one which had computed most of them. Count."""
     lost_prefix_tokens: int = 0

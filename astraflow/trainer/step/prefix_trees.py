@@ -5,9 +5,9 @@
                         │       └─ x
                         └─ y
 
-A node is a stretch of tokens that several rows share, whoever wrote them. Rows in depth-first order share most with the
-row before them, so the order and these numbers are all that a pack needs. What a node saves must be worth the calls
-that it costs; the rows of another one compute its tokens themselves.
+A node is a stretch of tokens that several rows share. In depth-first order a row shares most with the row before it, so
+a pack needs only the order and the number of shared tokens. A node is kept if it saves more than its calls cost;
+otherwise each row computes its tokens.
 """
 
 from collections.abc import Callable, Mapping

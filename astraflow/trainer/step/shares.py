@@ -244,7 +244,7 @@ class PlanFacts:
     padding: int
     """Input tokens of empty packs and of padded rows."""
     distinct: int
-    """Input tokens when all that rows of a group share is computed once, whoever wrote it, without padding."""
+    """Input tokens without padding, where a beginning that several rows of a group share counts once."""
     forward_flops: float
     """FLOPs that one forward pass over all packs needs: without padding, and with what packs share or could share
     once."""

@@ -62,7 +62,7 @@ class Joining:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predictions:
-    """What the model computes at the last tokens of sequences."""
+    """Logits, and chosen experts, at the last token of each sequence."""
 
     logits: Tensor
     """float32 `[sequences, vocabulary]`."""

@@ -43,7 +43,7 @@ class ServerLoad:
     prompt_tokens: float = 0.0
     """Tokens of prompts since the start of the server."""
     cached_tokens: float = 0.0
-    """Those of them that were in the cache."""
+    """Tokens of prompts that were in the cache."""
 
 
 class Dialect(Protocol):

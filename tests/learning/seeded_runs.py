@@ -15,10 +15,10 @@ from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Ve
 from astraflow.contract.learning_faults import LearningFault
 from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationScore, EvaluationState
 from astraflow.contract.reports.queries import SampledGroup
-from astraflow.contract.reports.report import SampledTrajectory
+from astraflow.contract.reports.report import EVALUATED, SampledTrajectory
 from astraflow.contract.reports.training_steps import TrainingStep
 from astraflow.contract.rollouts.failures import Boundary, Failure
-from astraflow.learning.facts import EVALUATED, LearningFacts
+from astraflow.learning.facts import LearningFacts
 
 POLICY = PolicyId("solver")
 GROUP_SIZE = 8
