@@ -21,7 +21,7 @@ from astraflow.cli.maintainer.commands import maintainer, mcp
 from astraflow.cli.models.commands import chat, export, fetch
 from astraflow.cli.page.commands import audit, login_link, runs, ui
 from astraflow.cli.recipes.commands import new, recipes
-from astraflow.cli.running.commands import demo, prepare, run
+from astraflow.cli.running.commands import demo, fork, prepare, run, sweep
 from astraflow.cli.services.commands import join, serve
 from astraflow.cli.services.health import health
 from astraflow.cli.services.tokens import keys, token
@@ -82,7 +82,7 @@ app = typer.Typer(
 )
 
 PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
-    "Start": (demo, new, recipes, run, doctor),
+    "Start": (demo, new, recipes, run, fork, sweep, doctor),
     "Watch": (ui, report, view, chat, login_link, track, trajectories, set_aside),
     "Control": (runs, join, token, plugins, fleet, maintainer),
     "Evaluate and check": (evaluate, check, calibrate, simulate),

@@ -20,8 +20,15 @@ import psutil
 from astraflow.access.authority import Authority
 from astraflow.client.local_runs import SUMMARY
 from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull
+from astraflow.recipe.continuation import refused_changes
 from astraflow.runtime.config.toml import read_json
-from astraflow.runtime.folders.launch_facts import BASE_RECIPE, LaunchFacts, read_launch, write_launch
+from astraflow.runtime.folders.launch_facts import (
+    BASE_RECIPE,
+    LaunchFacts,
+    SettingsChange,
+    read_launch,
+    write_launch,
+)
 from astraflow.runtime.folders.private_files import write_private
 from astraflow.runtime.folders.run_folders import LOCK, PROCESSES, RUN, RunFacts, RunFolder, runs_folder
 from astraflow.runtime.locks import lock_exclusively
@@ -29,8 +36,6 @@ from astraflow.weights.signing import SigningKey
 
 SIGNING_KEY, WEIGHTS_KEY = "weights.key", "weights.pub"
 _FLEET, _MAINTAINER = "fleet.json", "maintainer.json"
-_CHANGEABLE = ("stop", "nodes.count")
-"""Settings that may change when a run is continued."""
 _DIFFERENCES, _VALUE_LENGTH = 5, 40
 """Number of differing settings in a message, and the length of a value there."""
 
@@ -46,10 +51,11 @@ class RunDirectory(RunFolder):
         """Creates a run directory or continues an existing one; holds its lock while the block runs.
 
         path: None creates one below ASTRAFLOW_HOME, named after recipe and time. recipe: the snapshot. launch: facts of
-        a launch in the terminal; those of an earlier launch stay. base: snapshot without the overrides of the launch.
+        a launch in the terminal; of an earlier launch only the overrides change. base: snapshot without the overrides
+        of the launch.
         Raises: InvalidInput when a run is active there or the folder has another recipe, StorageFull.
         """
-        run = f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        run = new_run_name(name)
         directory = cls((path or runs_folder() / run).resolve())
         with directory._storage_errors():
             directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,8 +64,7 @@ class RunDirectory(RunFolder):
             lock_exclusively(lock, refusal=directory._active())
             with directory._storage_errors():
                 directory._write_initial_files(run=path.name if path else run, name=name, seed=seed, recipe=recipe)
-                if launch is not None and read_launch(directory.path) is None:
-                    write_launch(directory.path, launch)
+                directory._record_launch(launch)
                 if base and not (directory.path / BASE_RECIPE).exists():
                     write_private(directory.path / BASE_RECIPE, base)
                 (directory.path / SUMMARY).unlink(missing_ok=True)  # of an earlier start
@@ -113,6 +118,18 @@ class RunDirectory(RunFolder):
                 log.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {event}\n")
             write_private(self.path / PROCESSES, json.dumps(dict(pids), indent=2))
 
+    def _record_launch(self, launch: LaunchFacts | None) -> None:
+        """Writes the facts of the launch; changes of settings to those of an earlier one."""
+        earlier = read_launch(self.path)
+        if launch is None or (earlier is not None and earlier.overrides == launch.overrides):
+            return
+        if earlier is None:
+            write_launch(self.path, launch)
+            return
+        change = SettingsChange(step=last_step(self.path), at=launch.launched_at, overrides=launch.overrides)
+        changed = {"overrides": launch.overrides, "changes": (*earlier.changes, change)}
+        write_launch(self.path, earlier.model_copy(update=changed))
+
     def _active(self) -> InvalidInput:
         return InvalidInput(
             f"cannot open {str(self.path)!r}: a run is active there; stop it (Ctrl-C in its terminal), or choose "
@@ -145,7 +162,10 @@ class RunDirectory(RunFolder):
         """
         if not self.recipe_file.exists():
             return
-        differences = _differences(self._stored_recipe(), json.loads(recipe))
+        differences = [
+            f"{key} was {before[:_VALUE_LENGTH]}, is {after[:_VALUE_LENGTH]}"
+            for key, (before, after) in refused_changes(self._stored_recipe(), json.loads(recipe)).items()
+        ]
         if not differences:
             return
         if last_step(self.path) is None:
@@ -156,8 +176,9 @@ class RunDirectory(RunFolder):
         more = f", and {len(differences) - _DIFFERENCES} more" if len(differences) > _DIFFERENCES else ""
         raise InvalidInput(
             f"cannot continue the run in {str(self.path)!r}: it has other settings: "
-            f"{'; '.join(differences[:_DIFFERENCES])}{more}; choose another --run-dir, or continue with the run's own "
-            f"settings: `astraflow run {self.recipe_file} --run-dir {self.path}`",
+            f"{'; '.join(differences[:_DIFFERENCES])}{more}; these may not change while a run continues: fork instead "
+            f"(`astraflow fork {self.path} --set ...`), or continue with the run's own settings (`astraflow run "
+            f"--resume {self.path}`)",
             code="run_directory.other_settings",
         )
 
@@ -177,6 +198,11 @@ class RunDirectory(RunFolder):
             yield
         except OSError as problem:
             raise storage_error(problem, f"the run directory {self.path}") from problem
+
+
+def new_run_name(recipe_name: str) -> str:
+    """Returns a name for a new run of a recipe, with the time."""
+    return f"{recipe_name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def folder_of(name_or_folder: Path | str) -> Path:
@@ -222,30 +248,6 @@ def make_signing_key(folder: Path) -> None:
     key = SigningKey.generate()
     write_private(folder / WEIGHTS_KEY, str(key.public))
     write_private(folder / SIGNING_KEY, key.text())  # last, so that both exist when it does
-
-
-def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Returns the settings that differ and may not change, with both values, such as `seed was 1, is 2`."""
-    before, after = dict(_settings(stored)), dict(_settings(wanted))
-    return [
-        f"{key} was {_short(before, key)}, is {_short(after, key)}"
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and not f"{key}.".startswith(tuple(f"{name}." for name in _CHANGEABLE))
-    ]
-
-
-def _settings(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields each setting of nested tables with its dotted path."""
-    for key, value in table.items():
-        if isinstance(value, dict) and value:
-            yield from _settings(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
-
-
-def _short(values: Mapping[str, Any], key: str) -> str:
-    text = json.dumps(values[key], ensure_ascii=False) if key in values else "not set"
-    return text if len(text) <= _VALUE_LENGTH else f"{text[:_VALUE_LENGTH]}..."
 
 
 def _facts(*, run: str, name: str, seed: int) -> RunFacts:

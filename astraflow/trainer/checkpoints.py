@@ -28,6 +28,8 @@ FORMAT = 2
 _FINISHED = re.compile(r"step-(\d{8,})")
 _SET_ASIDE = re.compile(r"step-(\d{8,})\.damaged")
 _TEMPORARY_FOLDER = ".writing"
+FRESH_OPTIMIZER = "fresh_optimizer"
+"""File in the state of a checkpoint from which training begins with a new state of the optimizer."""
 _MANIFEST = "manifest.json"
 _STATE = "state"
 _OTHER_FORMAT = "checkpoint.unknown_format"
@@ -198,6 +200,44 @@ class Checkpoints:
 def finished_checkpoints(folder: Path) -> list[Path]:
     """Returns the folders of complete checkpoints, newest first."""
     return list(_by_step(folder, _FINISHED).values())
+
+
+def step_of(checkpoint: Path) -> int:
+    """Returns the step of a complete checkpoint."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def fork_checkpoint(source: Path, folder: Path, *, run: str, keeps_optimizer: bool) -> None:
+    """Writes a checkpoint as the beginning of another run, whose trainer has the checkpoints in `folder`.
+
+    The files are linked where the file system can, since files of checkpoints never change: removing one checkpoint
+    leaves the other as it is. keeps_optimizer: False for new moments and update counts.
+    Raises: CorruptData when the checkpoint is damaged; OSError.
+    """
+    manifest = read_manifest(source)
+    temporary, target = folder / _TEMPORARY_FOLDER, folder / f"step-{0:08d}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.copytree(source / _STATE, temporary / _STATE, copy_function=_link_or_copy)
+    if not keeps_optimizer:
+        (temporary / _STATE / FRESH_OPTIMIZER).touch()
+    identity = CheckpointIdentity(**manifest["identity"])
+    progress = TrainingProgress(run=run, step=0, report=None)
+    _write_manifest(temporary, identity, progress, manifest["published"])
+    _flush(temporary)
+    temporary.rename(target)
+    _sync(folder)
+
+
+def same_model(stored: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
+    """Returns whether the model in the identity of a checkpoint is this one."""
+    return dict(stored) == _as_json(model)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)
 
 
 def _by_step(folder: Path, name: re.Pattern[str]) -> dict[int, Path]:

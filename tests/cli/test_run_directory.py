@@ -7,6 +7,7 @@ import pytest
 
 from astraflow.cli.run_directory import RunDirectory, storage_error
 from astraflow.contract.errors import InvalidInput, StorageFull
+from astraflow.runtime.folders.launch_facts import LaunchFacts, read_launch
 from astraflow.runtime.folders.run_folders import active_runs, runs_folder
 from astraflow.weights.signing import SigningKey
 from tests.errors import raises_code
@@ -87,6 +88,23 @@ def test_a_run_continues_with_another_number_of_nodes(tmp_path: Path) -> None:
         checkpoint(tmp_path / "run", step=7)
     with opened(tmp_path / "run", recipes[1]) as directory:
         assert directory.recipe_file.read_text() == recipes[1]
+
+
+def test_a_continued_run_records_its_changes_of_settings_and_keeps_its_lineage(tmp_path: Path) -> None:
+    def launched(rate: float, *overrides: str, **facts: object) -> None:
+        recipe = json.dumps({"policies": {"solver": {"backend": {"learning_rate": rate}}}})
+        launch = LaunchFacts(recipe="smoke", overrides=overrides, launched_at=rate, **facts)  # type: ignore[arg-type]  # of its fields
+        with RunDirectory.opened(tmp_path / "run", name="smoke", seed=3, recipe=recipe, launch=launch):
+            pass
+
+    launched(0.1, "a=1", parent="other", parent_step=4)
+    checkpoint(tmp_path / "run", step=7)
+    launched(0.1, "a=1")
+    launched(0.2, "a=1", "b=2")
+    facts = read_launch(tmp_path / "run")
+    assert facts is not None
+    assert (facts.overrides, facts.parent, facts.parent_step, facts.launched_at) == (("a=1", "b=2"), "other", 4, 0.1)
+    assert [(change.step, change.overrides) for change in facts.changes] == [(7, ("a=1", "b=2"))]
 
 
 def test_a_run_without_a_checkpoint_takes_other_settings_and_forgets_the_earlier_dataset(tmp_path: Path) -> None:

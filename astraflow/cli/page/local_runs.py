@@ -14,6 +14,7 @@ from astraflow.client.local_runs import LAUNCH_LOG, LocalRun, LocalRuns, log_tai
 from astraflow.client.offline_run import last_report
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.reports.report import Report
+from astraflow.runtime.folders.launch_facts import lineage
 
 AVERAGED_STEPS = 10
 """Steps whose rewards are averaged, as on the page."""
@@ -42,7 +43,9 @@ def local_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     for row in rows:
         minutes = "" if row["duration_s"] is None else f"{row['duration_s'] / 60:.1f}"
         step = "" if row["step"] is None else str(row["step"])
-        words = " ".join(filter(None, ["*" * row["is_starred"], row["title"], *(f"#{tag}" for tag in row["tags"])]))
+        words = " ".join(
+            filter(None, ["*" * row["is_starred"], row["title"], *(f"#{tag}" for tag in row["tags"]), row["lineage"]])
+        )
         started = time_text(row["started_at"]) if row["started_at"] else ""
         table.add(
             row["name"], state_text(row["state"]), row["recipe"], started, minutes, step, number(row["reward"]), words
@@ -78,6 +81,9 @@ def _row(run: LocalRun, report: Report | None) -> dict[str, Any]:
         "reward": sum(rewards) / len(rewards) if rewards else None,
         "tags": run.metadata.tags,
         "group": run.metadata.group,
+        "parent": run.launch.parent,
+        "parent_step": run.launch.parent_step,
+        "lineage": lineage(run.launch),
         "is_starred": run.metadata.is_starred,
         "reason": run.launch.reason,
         "final_message": run.final_message,

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from astraflow.cli.option_groups import Listening, with_groups
-from astraflow.cli.options import Overrides, RecipeArgument, check_recipe
+from astraflow.cli.options import Json as JsonRows
+from astraflow.cli.options import Overrides, RecipeArgument, check_recipe, complete_recipe, complete_run
+from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.folders.run_folders import RECIPE
 
 if TYPE_CHECKING:
     from astraflow.runtime.folders.launch_facts import LaunchFacts
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 _STARTED_AT = time.monotonic()
 """Approximate start of the command."""
 
+LINEAGE = ("parent", "parent_step", "has_fresh_optimizer")
+"""Facts of a launch about the run that it was forked from."""
 DEMO, DEMO_OF_POOLS = "reverse", "smoke/regions"
 LOAD_NOTE = (
     "Simulated load, by script: answers get longer after 2 minutes and shorter after 4. Watch the target rise, hold in "
@@ -92,6 +97,23 @@ RunDir = Annotated[
     Path | None,
     typer.Option(help="Run directory; an existing run is continued. Default: a new one in ASTRAFLOW_HOME."),
 ]
+OptionalRecipe = Annotated[
+    str,
+    typer.Argument(
+        metavar="[RECIPE]",
+        help="Name of a recipe (see: astraflow recipes), or path of a recipe file.",
+        autocompletion=complete_recipe,
+    ),
+]
+ExistingRun = Annotated[str, typer.Argument(help="Name or folder of a run.", autocompletion=complete_run)]
+Resume = Annotated[
+    str,
+    typer.Option(
+        metavar="RUN",
+        help="Continue this run, by name or folder; with --set, with changes of settings that may change.",
+        autocompletion=complete_run,
+    ),
+]
 Conversations = Annotated[
     int,
     typer.Option(
@@ -107,6 +129,15 @@ OwnTrainers = Annotated[
         "several times.",
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkPoint:
+    """Checkpoint of a run in which another one begins."""
+
+    step: int | None
+    """Step; None for the newest."""
+    has_fresh_optimizer: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +167,10 @@ class RunGroup:
         settings: Sequence[str] = (),
         conversations: int = 0,
         own_trainers: Sequence[str] = (),
+        fork: "ForkPoint | None" = None,
     ) -> int:
-        """Runs a recipe until its end; returns the exit code. settings: overrides before those of the command line."""
+        """Runs a recipe until its end; returns the exit code. settings: overrides before those of the command line.
+        fork: step of the run whose snapshot the recipe is, in whose checkpoint the new run begins."""
         from astraflow.cli.running.local_run import LocalRunOptions, run_locally
         from astraflow.recipe.loading import Check, load_recipe
 
@@ -161,14 +194,25 @@ class RunGroup:
             began_at=_STARTED_AT,
         )
         loaded = load_recipe(check_recipe(recipe), chosen, check=Check.LIGHT)
+        launch, directory = self._launch(recipe, chosen), self.run_dir
+        if fork is not None:
+            from astraflow.cli.running.forks import find_fork
+            from astraflow.runtime.service import make_files_private
+
+            make_files_private()
+            beginning = find_fork(
+                str(Path(recipe).parent), loaded, step=fork.step, keeps_optimizer=not fork.has_fresh_optimizer
+            )
+            directory = beginning.create(loaded, directory)
+            launch = launch.model_copy(update=beginning.facts.model_dump(include={*LINEAGE}))
         return run_locally(
             loaded,
             options,
             listening,
-            directory=self.run_dir,
+            directory=directory,
             web_port=self.port,
             summary_file=self.json,
-            launch=self._launch(recipe, chosen),
+            launch=launch,
             base=base_recipe(recipe),
         )
 
@@ -233,12 +277,104 @@ def server_settings(engine: str, *, has_consent: bool) -> tuple[str, ...]:
 def run(
     chosen: RunGroup,
     listening: Listening,
-    recipe: RecipeArgument,
+    recipe: OptionalRecipe = "",
+    resume: Resume = "",
     conversations: Conversations = 0,
     own_trainers: OwnTrainers = [],  # noqa: B006 (typer copies it)
 ) -> None:
-    """Run a recipe on this machine: all services, nodes, trainers and the page."""
+    """Run a recipe on this machine: all services, nodes, trainers and the page. With --resume, continue a run.
+
+    For example: astraflow run --resume RUN --set stop.steps=500 --set policies.solver.backend.learning_rate=1e-4
+    """
+    if bool(recipe) == bool(resume):
+        raise InvalidInput(
+            "cannot run: give either a recipe or a run to continue; name a RECIPE, or use --resume RUN",
+            code="run.recipe_or_resume",
+        )
+    if resume:
+        folder = existing_run(resume)
+        recipe, chosen = str(folder / RECIPE), replace(chosen, run_dir=folder)
     raise typer.Exit(chosen.start(recipe, listening=listening, conversations=conversations, own_trainers=own_trainers))
+
+
+@with_groups
+def fork(
+    chosen: RunGroup,
+    listening: Listening,
+    run: ExistingRun,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="Step whose checkpoint is kept; default: the newest of them.")
+    ] = None,
+    fresh_optimizer: Annotated[
+        bool, typer.Option("--fresh-optimizer", help="Begin with new moments and a new learning-rate schedule.")
+    ] = False,
+) -> None:
+    """Start a new run from a kept checkpoint of a run, with other settings. Its steps count from 0, and its prompts
+    begin anew.
+
+    For example: astraflow fork RUN --step 40 --set policies.solver.backend.learning_rate=1e-4
+    """
+    point = ForkPoint(step=step, has_fresh_optimizer=fresh_optimizer)
+    raise typer.Exit(chosen.start(str(existing_run(run) / RECIPE), listening=listening, fork=point))
+
+
+def sweep(
+    recipe: RecipeArgument,
+    vary: Annotated[
+        list[str],
+        typer.Option("--vary", metavar="KEY=V1,V2,...", help="Setting with its values; several give all combinations."),
+    ] = [],  # noqa: B006 (typer copies it)
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each combination, with the seeds 0, 1, ...")] = 1,
+    parallel: Annotated[int, typer.Option(min=1, max=64, help="Runs at the same time.")] = 1,
+    overrides: Overrides = [],  # noqa: B006 (typer copies it)
+    limit_s: LimitS = None,
+    name: Annotated[
+        str, typer.Option(help="Name of the sweep, which its runs begin with; default: from recipe and arguments.")
+    ] = "",
+    as_json: JsonRows = False,
+) -> None:
+    """Run a recipe with all combinations of seeds and settings, and compare the results.
+
+    The same call continues an interrupted sweep: runs that have ended stay, others continue or start. The runs are a
+    group on the page and in `astraflow runs`.
+
+    For example: astraflow sweep reverse --seeds 3 --vary policies.solver.backend.learning_rate=1e-3,3e-4
+    """
+    import asyncio
+
+    from astraflow.cli.output import show
+    from astraflow.cli.running.sweeps import Sweep, sweep_table
+    from astraflow.runtime.service import run_process
+
+    check_recipe(recipe)
+    recipe = str(Path(recipe).resolve()) if Path(recipe).exists() else recipe
+    planned = Sweep(recipe, vary, overrides, seeds=seeds, name=name)
+
+    async def main(stop: asyncio.Event) -> None:
+        await planned.run(stop, parallel=parallel, limit_s=limit_s)
+
+    typer.echo(f"Sweep {planned.name}: {len(planned.runs)} runs", err=as_json)
+    code = run_process(main, may_complete=True)
+    rows = planned.rows()
+    show(rows, sweep_table, as_json=as_json)
+    missing = sum(len(row["runs"]) - row["ended"] for row in rows)
+    if missing:
+        typer.echo(f"{missing} runs are missing or failed; the same command continues them", err=True)
+    raise typer.Exit(code or int(missing > 0))
+
+
+def existing_run(name_or_folder: str) -> Path:
+    """Returns the folder of a run that has started. Raises: InvalidInput without one."""
+    from astraflow.cli.run_directory import find_run_folder
+
+    folder = find_run_folder(name_or_folder)
+    if not folder.recipe_file.exists():
+        raise InvalidInput(
+            f"cannot continue {str(folder.path)!r}: it has no {RECIPE}, because no run has started there; give the "
+            "folder or the name of a run; `astraflow runs` lists them",
+            code="run.never_started",
+        )
+    return folder.path.resolve()
 
 
 def prepare(recipe: RecipeArgument, overrides: Overrides = []) -> None:  # noqa: B006 (typer copies it)

@@ -46,6 +46,9 @@ from astraflow.wire.channel import authority_client_tls
 JOINED_NODES_WAIT_S = 10.0
 """Longest wait for nodes from elsewhere to leave a complete run. Seconds."""
 
+STOPPED = "stopped by the user"
+"""Reason of the end of a run that a person or a signal stopped."""
+
 RUN = "run"
 """Name of the run among its processes, in the log of their events."""
 
@@ -110,7 +113,7 @@ class LocalRun:
         self._steps_before: int | None = None
         """Steps in the first report of this start; None before it."""
         self._busy_with = "starting"
-        self._reason = "stopped by the user"
+        self._reason = STOPPED
 
     async def run(self, stop: asyncio.Event) -> Summary:
         """Runs until the end, a failure or `stop`; all processes have exited afterwards."""

@@ -12,6 +12,17 @@ BASE_RECIPE = "base_recipe.json"
 """File with the resolved recipe without the overrides of the launch."""
 
 
+class SettingsChange(Config):
+    """Change of settings with which a run was continued."""
+
+    step: int | None = None
+    """Step of the newest checkpoint at that time; None without one."""
+    at: float
+    """Unix seconds."""
+    overrides: tuple[str, ...]
+    """All overrides of the recipe from then on, as `KEY=VALUE`."""
+
+
 class LaunchFacts(Config):
     """Facts of a launch, written before the process of the run starts."""
 
@@ -35,10 +46,30 @@ class LaunchFacts(Config):
     """Time after which it ends in any case, in seconds; None for no limit."""
     needs_admin: bool = True
     """True if it may have settings that only an admin may override."""
+    parent: str = ""
+    """Run whose checkpoint this one was forked from; empty for a run that was not forked."""
+    parent_step: int | None = None
+    """Step of that checkpoint."""
+    has_fresh_optimizer: bool = False
+    """True for a fork without the state of the parent's optimizer."""
+    changes: tuple[SettingsChange, ...] = ()
+    """Changes with which the run was continued, in order."""
     key: str = ""
     """Idempotency key of the launch, scoped to its user; empty without one."""
     request: str = ""
     """Request of the launch with this key, as JSON; empty without a key."""
+
+
+def lineage(facts: LaunchFacts) -> str:
+    """Returns where a fork comes from; empty for another run.
+
+    >>> lineage(LaunchFacts(parent="reverse-1", parent_step=40, has_fresh_optimizer=True))
+    'fork of reverse-1 at step 40, fresh optimizer'
+    """
+    if not facts.parent:
+        return ""
+    optimizer = ", fresh optimizer" if facts.has_fresh_optimizer else ""
+    return f"fork of {facts.parent} at step {facts.parent_step}{optimizer}"
 
 
 def read_launch(folder: Path) -> LaunchFacts | None:

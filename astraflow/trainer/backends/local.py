@@ -240,8 +240,8 @@ class LocalBackend:
         else:
             random = state_files.random_state(self._device)
         numbers = StepState.read(folder)
-        for name, value in state.items():
-            value.copy_(saved[name])
+        for name, value in saved.items():
+            state[name].copy_(value)
         self._engine.restored(updates=numbers.updates, critic_updates=numbers.critic_updates)
         state_files.restore_random_state(random, self._device)
         self._updates = numbers.updates

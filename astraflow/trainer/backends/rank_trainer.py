@@ -211,8 +211,10 @@ class RankTrainer:
     @torch.no_grad()
     def restore(self, *, updates: int, critic_updates: int) -> None:
         """Restores what `read` read."""
-        for name, value in self.engine.state_tensors().items():
-            (value.to_local() if isinstance(value, DTensor) else value).copy_(self._read[name])
+        state = self.engine.state_tensors()
+        for name, read in self._read.items():
+            value = state[name]
+            (value.to_local() if isinstance(value, DTensor) else value).copy_(read)
         self._read = {}
         self._updates = updates + critic_updates
         self.engine.restored(updates=updates, critic_updates=critic_updates)

@@ -122,6 +122,11 @@ def joined_states(
     return tensors
 
 
+def is_weight(name: str) -> bool:
+    """Returns whether a tensor of `joined_states` is a weight, of the policy or of the critic."""
+    return name.removeprefix(_PREFIX).startswith(WEIGHT_PREFIX)
+
+
 def restore_optimizers(optimizers: Mapping[ModelRole, MasterOptimizer], *, updates: int, critic_updates: int) -> None:
     """Continues from tensors that were copied into `joined_states`."""
     for role, optimizer in optimizers.items():

@@ -22,7 +22,7 @@ from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.base import Backend
 from astraflow.trainer.backends.local import LocalBackend, LocalOptions, training_dtype
 from astraflow.trainer.backends.state import files as state_files
-from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
+from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress, fork_checkpoint
 from astraflow.trainer.step.packing import pack_sequences
 from tests import make_torch
 from tests.errors import raises_code
@@ -503,3 +503,20 @@ def test_one_node_with_other_logprobs_is_excluded_and_does_not_end_training() ->
     ]
     original = replace(good, rows=tuple(spoiled))
     assert [backend.step(original).get("dropped_mismatch") for _ in range(4)] == [None, None, 4.0, 4.0]
+
+
+def test_a_fork_with_a_fresh_optimizer_keeps_the_weights_and_may_change_the_optimizer(tmp_path: Path) -> None:
+    trained = local(warmup_steps=3)
+    trained.step(batch())
+    trained.step(batch(2))
+    identity = CheckpointIdentity(policy=PolicyId("solver"), model=make_torch.TINY, backend="local")
+    progress = TrainingProgress(run="parent", step=2, report=None)
+    (tmp_path / "parent").mkdir()
+    source = Checkpoints(tmp_path / "parent", identity, keep=1).save(progress, trained.capture().write)
+    (tmp_path / "child").mkdir()
+    fork_checkpoint(source, tmp_path / "child", run="child", keeps_optimizer=False)
+    forked = local(optimizer="muon", warmup_steps=3, seed=9)
+    loaded = Checkpoints(tmp_path / "child", identity, keep=1).load(forked.load)
+    assert loaded == TrainingProgress(run="child", step=0, report=None)
+    assert_same(snapshot_of(forked), snapshot_of(trained))
+    assert forked.step(batch(3))["learning_rate"] == pytest.approx(1e-2 / 4), "the schedule begins anew"

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from astraflow.contract.errors import CorruptData
 from astraflow.trainer.backends.probe import ProbeText
+from astraflow.trainer.checkpoints import FRESH_OPTIMIZER
 
 _ALIGNMENT_BYTES = 8
 """Alignment of the data section."""
@@ -128,6 +129,11 @@ def read_numbers(path: Path) -> dict[str, Any]:
     return numbers
 
 
+def begins_optimizer(folder: Path) -> bool:
+    """Returns whether only the weights of a state are to be restored."""
+    return (folder / FRESH_OPTIMIZER).exists()
+
+
 def random_state(device: torch.device) -> dict[str, Tensor]:
     """Returns torch's random state on the host and on `device`."""
     states = {"host": torch.get_rng_state()}
@@ -184,15 +190,16 @@ class StepState:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Reads what `numbers` returned. Raises: CorruptData, naming the file."""
-        path = folder / STATE
+        """Reads what `numbers` returned; no updates where the optimizer begins anew. Raises: CorruptData, naming the
+        file."""
+        path, is_fresh = folder / STATE, begins_optimizer(folder)
         numbers = read_numbers(path)
         try:
             if numbers["format"] != _FORMAT:
                 raise ValueError(f"format is {numbers['format']!r}, this release reads {_FORMAT}")
             return cls(
-                updates=int(numbers["updates"]),
-                critic_updates=int(numbers["critic_updates"]),
+                updates=0 if is_fresh else int(numbers["updates"]),
+                critic_updates=0 if is_fresh else int(numbers["critic_updates"]),
                 probe_text=ProbeText.from_lists(numbers["probe"], numbers["scored_from"]),
             )
         except (KeyError, TypeError, ValueError) as problem:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.trainer.backends.shards import Box, LocalShard, held_shard
-from astraflow.trainer.backends.state.files import read_numbers
+from astraflow.trainer.backends.state.files import begins_optimizer, read_numbers
+from astraflow.trainer.engines.values import is_weight
 
 INDEX = "tensors.index.json"
 
@@ -52,12 +53,16 @@ def joined_index(indices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def read_shards(folder: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns on the host what this rank holds of each tensor: of a DTensor its shard.
+    """Returns on the host what this rank holds of each tensor: of a DTensor its shard. Of a state from which the
+    optimizer begins anew, returns the weights only.
 
     Raises: InvalidInput unless names, types and shapes equal those in `like`; CorruptData when a part is missing. Both
     name the file.
     """
     index = _read_index(folder)
+    if begins_optimizer(folder):
+        index = {name: entry for name, entry in index.items() if is_weight(name)}
+        like = {name: tensor for name, tensor in like.items() if is_weight(name)}
     for name in sorted(index.keys() ^ like.keys()):
         raise _mismatch(folder / INDEX, f"tensor {name!r} is either not in the file or not in this model")
     reader = _Reader(folder)
