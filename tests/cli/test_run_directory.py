@@ -93,7 +93,7 @@ def test_a_run_continues_with_another_number_of_nodes(tmp_path: Path) -> None:
 def test_a_continued_run_records_its_changes_of_settings_and_keeps_its_lineage(tmp_path: Path) -> None:
     def launched(rate: float, *overrides: str, **facts: object) -> None:
         recipe = json.dumps({"policies": {"solver": {"backend": {"learning_rate": rate}}}})
-        launch = LaunchFacts(recipe="smoke", overrides=overrides, launched_at=rate, **facts)  # type: ignore[arg-type]  # of its fields
+        launch = LaunchFacts(recipe="smoke", overrides=overrides, launched_at=rate, **facts)
         with RunDirectory.opened(tmp_path / "run", name="smoke", seed=3, recipe=recipe, launch=launch):
             pass
 
