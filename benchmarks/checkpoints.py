@@ -22,6 +22,7 @@ import torch
 from astraflow.contract.ids import PolicyId
 from astraflow.trainer.backends.state.files import CapturedFiles, HostTensors
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
+from astraflow.trainer.retention import Retention
 
 BYTES_PER_PARAMETER = 12
 LARGE = 1_720
@@ -69,7 +70,7 @@ def _print_row(
 def measure(folder: Path, millions: int) -> tuple[float, float, float]:
     """Returns the seconds of a capture, of a write, and the CPU seconds of the write."""
     identity = CheckpointIdentity(policy=PolicyId("policy"), model={}, backend="benchmark")
-    checkpoints = Checkpoints(folder, identity, keep=1)
+    checkpoints = Checkpoints(folder, identity, keep=Retention(newest=1))
     tensors = {f"{kind}/{index}": torch.rand(1_000_000) for kind in range(3) for index in range(millions)}
     host = HostTensors()
     host.copy(tensors)  # allocates the memory, once in a process

@@ -6,7 +6,7 @@ from astraflow.algorithms.checks import GROUP_ADVANTAGES, check_algorithm, check
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.token_columns import MAX_SUPPORT
 from astraflow.dataflow.config import DataflowConfig
-from astraflow.recipe.config import Recipe, Spec, dataflow_values, trainer_values
+from astraflow.recipe.config import Recipe, Spec, dataflow_values, trainer_config, trainer_values
 from astraflow.recipe.plugins import plugin_specs
 from astraflow.rewards import judging_policies
 from astraflow.runtime.config.base import Config, ValueOrigin, suggest_name
@@ -41,6 +41,13 @@ def check_roles_of(recipe: Recipe, origin: ValueOrigin) -> None:
     _check_role("dataflow", recipe.dataflow, DataflowConfig, dataflow_values(recipe), origin)
     for policy in recipe.policies:
         _check_role("trainer", recipe.trainer, TrainerConfig, trainer_values(recipe, policy), origin)
+        best = trainer_config(recipe, policy).keep_best
+        if best is not None and best.evaluation not in recipe.evaluations:
+            where = f"{origin(('trainer', 'keep_best'))}: trainer.keep_best.evaluation"
+            hint = suggest_name(best.evaluation, list(recipe.evaluations))
+            raise InvalidInput(
+                f"{where}: the recipe has no evaluation {best.evaluation!r}; {hint}", code="recipe.unknown_evaluation"
+            )
 
 
 def _check_role(table: str, declared: Values, config: type[Config], derived: Values, origin: ValueOrigin) -> None:

@@ -4,7 +4,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -19,11 +20,15 @@ from astraflow.contract.ids import BatchId, PolicyId, Version
 from astraflow.contract.values import Json
 from astraflow.runtime.locks import exclusive_lock
 from astraflow.runtime.logs import get_logger
+from astraflow.trainer.retention import Retention
 
 log = get_logger()
 
 FORMAT = 2
 """Version of the manifest's format; other versions are not read."""
+
+SCORES_DELAY_S = 10.0
+"""Age up to which a checkpoint may stay for a score, since its evaluation becomes known with a delay. Seconds."""
 
 _FINISHED = re.compile(r"step-(\d{8,})")
 _SET_ASIDE = re.compile(r"step-(\d{8,})\.damaged")
@@ -79,12 +84,18 @@ class Checkpoints:
     start removes. One that is damaged is renamed to `step-N.damaged` when an older one is intact.
     """
 
-    def __init__(self, folder: Path, identity: CheckpointIdentity, *, keep: int, keep_bytes: int | None = None) -> None:
-        """keep: number of newest checkpoints that stay. keep_bytes: limit of their size; the newest may exceed it."""
+    def __init__(self, folder: Path, identity: CheckpointIdentity, *, keep: Retention) -> None:
+        """keep: rule of the checkpoints that stay when another one is written."""
         self.folder = folder
         self._identity = identity
         self._keep = keep
-        self._keep_bytes = keep_bytes
+        self._scores: Mapping[int, float] = {}
+        self._evaluated: Collection[int] = ()
+
+    def set_scores(self, scores: Mapping[int, float], *, evaluated: Collection[int]) -> None:
+        """Sets the scores of versions, by step, for the rule that keeps the best. evaluated: steps whose evaluation
+        runs."""
+        self._scores, self._evaluated = dict(scores), frozenset(evaluated)
 
     @contextmanager
     def exclusive_lock(self) -> Iterator[None]:
@@ -179,14 +190,23 @@ class Checkpoints:
         return max(by_step, default=0)
 
     def _surplus_folders(self) -> list[Path]:
-        """Folders beyond the limits of count and size; never the newest checkpoint."""
-        folders, total_bytes = finished_checkpoints(self.folder), 0
-        for index, folder in enumerate(folders):
-            total_bytes += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-            is_too_large = self._keep_bytes is not None and total_bytes > self._keep_bytes
-            if index >= self._keep or (index > 0 and is_too_large):
-                return folders[index:]
-        return []
+        """Folders that the rule does not keep, newest first."""
+        folders = _by_step(self.folder, _FINISHED)
+        sizes = {
+            step: sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            for step, folder in folders.items()
+        }
+        return [
+            folders[step] for step in self._keep.surplus(sizes, scores=self._scores, pending=self._pending(folders))
+        ]
+
+    def _pending(self, folders: Mapping[int, Path]) -> set[int]:
+        """Returns the steps that are evaluated now, or whose evaluation may not be known yet."""
+        if self._keep.best is None:
+            return set()
+        now = time.time()
+        new = {step for step, folder in folders.items() if now - folder.stat().st_mtime < SCORES_DELAY_S}
+        return {*self._evaluated, *new}
 
     def _remove_old(self) -> None:
         for folder in self._surplus_folders():

@@ -8,6 +8,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.trainer.retention import KeepBest, Retention
 from astraflow.weights.publish.publisher import PublishConfig
 
 
@@ -28,9 +29,15 @@ class TrainerConfig(Config):
     """Longest wait for a batch within one request to dataflow."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Number of newest checkpoints that stay on disk; with 1, a damaged file ends the run."""
+    keep_every: int | None = Field(default=None, ge=1)
+    """The checkpoints at multiples of this number of steps stay as well; none when absent."""
+    keep_best: KeepBest | None = None
+    """The best checkpoints by an evaluation stay as well; none when absent. With many evaluations that wait for each
+    other, some versions are scored after their checkpoint is gone."""
     keep_bytes: int | None = Field(default=None, ge=1)
-    """Limit of the size of all checkpoints on disk: older ones are removed to stay below it, the newest never. While a
-    checkpoint is written, it needs room besides them. Unlimited when absent."""
+    """Limit of the size of all checkpoints on disk. To stay below it, those of `keep_every` are removed first, then the
+    older ones of `keep_checkpoints`, then the best; the newest never. While a checkpoint is written, it needs room
+    besides them. Unlimited when absent."""
     publish: PublishConfig = PublishConfig()
     """Transfer of versions to the weight store."""
     probe_every: Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], SettableBy.AGENT] = "auto"
@@ -49,6 +56,13 @@ class TrainerConfig(Config):
             return PolicyId(value)
         except InvalidInput as problem:
             raise ValueError(str(problem)) from None
+
+    @property
+    def retention(self) -> Retention:
+        """Rule of the checkpoints that stay."""
+        return Retention(
+            newest=self.keep_checkpoints, every=self.keep_every, best=self.keep_best, max_bytes=self.keep_bytes
+        )
 
     @property
     def backend_kind(self) -> str:

@@ -6,12 +6,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from astraflow.access.callers import Role
+from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.credential import HeldCredential, join_run
 from astraflow.client.data_plane import TrainerDataClient
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.batches import TrainerAttachment
 from astraflow.contract.errors import Conflict, InvalidInput
-from astraflow.contract.ids import PolicyId, Version, adapter_base_of
+from astraflow.contract.ids import FlowId, PolicyId, Version, adapter_base_of
+from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import bind, get_logger
 from astraflow.runtime.retries import TRANSIENT, current_waits, retry
@@ -25,6 +27,7 @@ from astraflow.trainer.config import TrainerConfig
 from astraflow.trainer.driver import BackendDriver
 from astraflow.trainer.loop import TrainerLoop
 from astraflow.trainer.ranks.launch import launched_early, select_gpus
+from astraflow.trainer.retention import KeepBest, scores_of
 from astraflow.trainer.step_mark import StepMark
 from astraflow.trainer.worker import BackendThread
 from astraflow.weights.adapters import AdapterBinding
@@ -33,6 +36,9 @@ from astraflow.weights.signing import SigningKey
 from astraflow.wire.channel import ClientTls
 
 log = get_logger()
+
+SCORES_S = 2.0
+"""Interval at which the scores of evaluations are read, where they decide which checkpoints stay. Seconds."""
 
 WAIT_REPORT_S = 2.0
 """Time after which a wait is reported to dataflow, and repeated. Seconds."""
@@ -68,9 +74,7 @@ async def serve(
         credential_folder=credential_folder,
     )
     identity = CheckpointIdentity(policy=PolicyId(config.policy), model=config.model, backend=config.state_kind)
-    checkpoints = Checkpoints(
-        directory / "checkpoints", identity, keep=config.keep_checkpoints, keep_bytes=config.keep_bytes
-    )
+    checkpoints = Checkpoints(directory / "checkpoints", identity, keep=config.retention)
     mark = StepMark(checkpoints.folder, identity.policy, clock=SystemClock())
     select_gpus(config.backend)
     with (
@@ -88,7 +92,9 @@ async def serve(
             clock=SystemClock(),
         )
         training = asyncio.create_task(
-            _train(config, driver, mark, dataflow=address, credential=credential, stop=stop, signing=signing)
+            _train(
+                config, driver, mark, checkpoints, dataflow=address, credential=credential, stop=stop, signing=signing
+            )
         )
         await run_until(stop, training, drain=lambda: _finish(training, config.drain_s))
         if training.cancelled():
@@ -108,6 +114,7 @@ async def _train(
     config: TrainerConfig,
     driver: BackendDriver,
     mark: StepMark,
+    checkpoints: Checkpoints,
     *,
     dataflow: str,
     credential: HeldCredential,
@@ -115,13 +122,16 @@ async def _train(
     signing: SigningKey | None,
 ) -> None:
     renewing = asyncio.create_task(credential.run(dataflow))
-    reporting = asyncio.create_task(_report_waits(PolicyId(config.policy), dataflow, credential))
+    policy = PolicyId(config.policy)
+    reporting = asyncio.create_task(_report_waits(policy, dataflow, credential))
+    scoring = asyncio.create_task(_follow_scores(config.keep_best, policy, checkpoints, dataflow, credential))
     try:
         await _run_loop(config, driver, mark, dataflow=dataflow, credential=credential, stop=stop, signing=signing)
     finally:
         renewing.cancel()
         reporting.cancel()
-        await asyncio.gather(renewing, reporting, return_exceptions=True)
+        scoring.cancel()
+        await asyncio.gather(renewing, reporting, scoring, return_exceptions=True)
 
 
 async def _report_waits(policy: PolicyId, dataflow: str, credential: HeldCredential) -> None:
@@ -137,6 +147,34 @@ async def _report_waits(policy: PolicyId, dataflow: str, credential: HeldCredent
                 with suppress(*TRANSIENT):  # dataflow is what it waits for
                     await client.report_wait(problem)
                     reported = problem
+
+
+async def _follow_scores(
+    best: KeepBest | None, policy: PolicyId, checkpoints: Checkpoints, dataflow: str, credential: HeldCredential
+) -> None:
+    """Tells the checkpoints the scores of their versions, until cancelled."""
+    if best is None:
+        return
+    clock, rounds = SystemClock(), dict[int, EvaluationReport]()
+    async with credential.dial(dataflow) as link:
+        client = ControlPlaneClient(link)
+        while True:
+            with suppress(*TRANSIENT):  # the next attempt reads what is missing
+                await _read_rounds(client, FlowId(best.evaluation), rounds)
+                scores, evaluated = scores_of(rounds.values(), policy, best.score)
+                checkpoints.set_scores(scores, evaluated=evaluated)
+            await clock.sleep(SCORES_S)
+
+
+async def _read_rounds(client: ControlPlaneClient, flow: FlowId, rounds: dict[int, EvaluationReport]) -> None:
+    """Adds the rounds of an evaluation that are new or have ended since, from the newest to the first known one."""
+    before = None
+    while page := await client.evaluations(flow=flow, before=before):
+        ended = {number for number, report in rounds.items() if report.state is not EvaluationState.RUNNING}
+        rounds.update({report.round: report for report in page})
+        if any(report.round in ended for report in page):
+            return
+        before = page[-1].round
 
 
 async def _run_loop(

@@ -129,7 +129,7 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "Rewards": _allowed_for(*_VIEWERS),
         "Events": _allowed_for(*_VIEWERS),
         "TrainingSteps": _allowed_for(*_VIEWERS),
-        "Evaluations": _allowed_for(*_VIEWERS),
+        "Evaluations": _allowed_for(*_VIEWERS, *_TRAINER),
         "WhatIf": _allowed_for(*_VIEWERS),
         "ReportFleetConstraints": _allowed_for(Role.AGENT, scope=_all_pools),
         "DrainNode": _allowed_for(*_OPERATORS),

@@ -15,6 +15,7 @@ from astraflow.trainer.batch_stream import BatchStream
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
 from astraflow.trainer.driver import BackendDriver
 from astraflow.trainer.loop import TrainerLoop
+from astraflow.trainer.retention import Retention
 from astraflow.trainer.step_mark import StepMark
 from astraflow.trainer.worker import BackendThread
 from astraflow.weights.publish.publisher import Publisher
@@ -80,7 +81,9 @@ class CrashingState(RecordedState):
 
 class CrashingCheckpoints(Checkpoints):
     def __init__(self, folder: Path, crashes: Crashes) -> None:
-        super().__init__(folder, CheckpointIdentity(policy=SOLVER, model={}, backend="recording"), keep=2)
+        super().__init__(
+            folder, CheckpointIdentity(policy=SOLVER, model={}, backend="recording"), keep=Retention(newest=2)
+        )
         self._crashes = crashes
 
     def save(

@@ -13,6 +13,7 @@ from astraflow.contract.batches import StepReport
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.ids import BatchId, PolicyId, Version
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
+from astraflow.trainer.retention import Retention
 from tests.errors import raises_code
 from tests.hostile.files import CHECKPOINTS, damage_manifest, flip_bit
 
@@ -52,7 +53,7 @@ class Reader:
 
 
 def saved(folder: Path, *steps: int, keep: int = 2) -> Checkpoints:
-    checkpoints = Checkpoints(folder, IDENTITY, keep=keep)
+    checkpoints = Checkpoints(folder, IDENTITY, keep=Retention(newest=keep))
     for step in steps:
         checkpoints.save(progress(step), writing(f"weights {step}"))
     return checkpoints
@@ -70,7 +71,7 @@ def test_the_newest_checkpoint_is_loaded(tmp_path: Path) -> None:
 
 def test_a_folder_without_checkpoints_has_none(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not ours")
-    assert Checkpoints(tmp_path, IDENTITY, keep=2).load(Reader()) is None
+    assert Checkpoints(tmp_path, IDENTITY, keep=Retention(newest=2)).load(Reader()) is None
 
 
 def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
@@ -80,11 +81,11 @@ def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
 def test_old_checkpoints_are_removed_to_stay_below_a_size(tmp_path: Path) -> None:
     one_bytes = sum(path.stat().st_size for path in saved(tmp_path / "one", 1).folder.rglob("*") if path.is_file())
-    checkpoints = Checkpoints(tmp_path, IDENTITY, keep=9, keep_bytes=2 * one_bytes + 50)
+    checkpoints = Checkpoints(tmp_path, IDENTITY, keep=Retention(newest=9, max_bytes=2 * one_bytes + 50))
     for step in range(1, 5):
         checkpoints.save(progress(step), writing(f"weights {step}"))
     assert names(tmp_path) == ["one", "step-00000003", "step-00000004"]
-    small = Checkpoints(tmp_path, IDENTITY, keep=9, keep_bytes=1)
+    small = Checkpoints(tmp_path, IDENTITY, keep=Retention(newest=9, max_bytes=1))
     small.save(progress(5), writing("weights 5"))
     assert names(tmp_path) == ["one", "step-00000005"]
     assert small.load(Reader()) == progress(5)
@@ -176,13 +177,13 @@ def test_without_a_valid_checkpoint_beside_one_set_aside_loading_is_an_error(tmp
 def test_a_checkpoint_of_another_trainer_is_refused(tmp_path: Path, other: CheckpointIdentity, message: str) -> None:
     saved(tmp_path, 1)
     with raises_code(InvalidInput, "checkpoint.identity_mismatch"):
-        Checkpoints(tmp_path, other, keep=2).load(Reader())
+        Checkpoints(tmp_path, other, keep=Retention(newest=2)).load(Reader())
 
 
 def test_a_model_spec_with_tuples_is_the_same_after_a_round_trip(tmp_path: Path) -> None:
     model: dict[str, Any] = {"kind": "tiny", "sizes": (1, 2)}
     identity = replace(IDENTITY, model=model)
-    checkpoints = Checkpoints(tmp_path, identity, keep=2)
+    checkpoints = Checkpoints(tmp_path, identity, keep=Retention(newest=2))
     checkpoints.save(progress(1), writing("weights"))
     assert checkpoints.load(Reader()) == progress(1)
 
@@ -208,7 +209,7 @@ def test_an_interrupted_write_is_removed(tmp_path: Path) -> None:
 
 
 def test_two_trainers_do_not_share_a_folder(tmp_path: Path) -> None:
-    first, second = (Checkpoints(tmp_path, IDENTITY, keep=2) for _ in range(2))
+    first, second = (Checkpoints(tmp_path, IDENTITY, keep=Retention(newest=2)) for _ in range(2))
     with first.exclusive_lock(), raises_code(InvalidInput, "checkpoint.in_use"), second.exclusive_lock():
         pass
     with second.exclusive_lock():
@@ -219,7 +220,7 @@ def test_an_unusable_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(InvalidInput) as caught,
-        Checkpoints(tmp_path / "file" / "checkpoints", IDENTITY, keep=2).exclusive_lock(),
+        Checkpoints(tmp_path / "file" / "checkpoints", IDENTITY, keep=Retention(newest=2)).exclusive_lock(),
     ):
         pass
     assert caught.value.code == "checkpoint.folder_unusable"

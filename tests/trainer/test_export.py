@@ -31,6 +31,7 @@ from astraflow.trainer.backends.state.files import CapturedFiles, write_numbers
 from astraflow.trainer.backends.state.sharded import INDEX, joined_index, shard_file, shard_index
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
 from astraflow.trainer.export import Exported, export_checkpoint
+from astraflow.trainer.retention import Retention
 from tests.errors import raises_code
 from tests.make_torch import published_weights
 from tests.snapshots import snapshot_of
@@ -48,7 +49,9 @@ def masters(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Tensor]:
 
 
 def checkpoints(folder: Path, masters: Mapping[str, Tensor], *, backend: str = "local") -> Checkpoints:
-    store = Checkpoints(folder, CheckpointIdentity(policy=PolicyId("solver"), model=MODEL, backend=backend), keep=2)
+    store = Checkpoints(
+        folder, CheckpointIdentity(policy=PolicyId("solver"), model=MODEL, backend=backend), keep=Retention(newest=2)
+    )
     store.folder.mkdir(parents=True, exist_ok=True)
     return store
 
@@ -74,7 +77,9 @@ def test_experts_are_exported_under_the_names_of_a_checkpoint(tmp_path: Path) ->
     tensors = {f"weight/{name}": weight.detach() for name, weight in named_weights(model).items()}
     published = published_weights(model)
     store = Checkpoints(
-        tmp_path / "checkpoints", CheckpointIdentity(policy=PolicyId("solver"), model=spec, backend="local"), keep=2
+        tmp_path / "checkpoints",
+        CheckpointIdentity(policy=PolicyId("solver"), model=spec, backend="local"),
+        keep=Retention(newest=2),
     )
     store.folder.mkdir(parents=True)
     index = joined_index([shard_index(tensors, local_shards(tensors, is_first=True), rank=0)])
@@ -242,7 +247,7 @@ def test_a_family_continues_after_a_stop_and_is_exported_with_the_published_bits
         backend.step(batch(2))
     assert_same(snapshot_of(running), snapshot_of(restarted))
     identity = CheckpointIdentity(policy=PolicyId("solver"), model=model, backend="local")
-    store = Checkpoints(tmp_path / "checkpoints", identity, keep=1)
+    store = Checkpoints(tmp_path / "checkpoints", identity, keep=Retention(newest=1))
     store.folder.mkdir()
     published = {name: dtype.value for name, (dtype, _) in restarted.published_shapes.items()}
     store.save(progress(2), restarted.capture().write, published=published)

@@ -22,6 +22,7 @@ from astraflow.trainer.checkpoints import (
     TrainingProgress,
     read_manifest,
 )
+from astraflow.trainer.retention import Retention
 from tests.errors import raises_code
 
 STEPS = (3, 4)
@@ -49,7 +50,9 @@ def save(run: Path, recipe: Recipe, policy: str, steps: Sequence[int]) -> None:
         batch = BatchId(f"{policy}:{step}")
         report = StepReport(batch=batch, policy=PolicyId(policy), version=Version(step), metrics={}, **times)
         progress = TrainingProgress(run="parent", step=step, report=report)
-        Checkpoints(folder, identity, keep=9).save(progress, partial(write, step=step), published={"w": "BF16"})
+        Checkpoints(folder, identity, keep=Retention(newest=9)).save(
+            progress, partial(write, step=step), published={"w": "BF16"}
+        )
 
 
 def write(state: Path, step: int) -> None:

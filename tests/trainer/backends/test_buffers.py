@@ -21,6 +21,7 @@ from astraflow.trainer.backends.base import Backend
 from astraflow.trainer.backends.local import LocalBackend
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
 from astraflow.trainer.export import export_checkpoint
+from astraflow.trainer.retention import Retention
 from astraflow.weights.codec.delta import encode_delta
 from astraflow.weights.tensors import VerifiedWeights, build_layout
 from tests import make_torch
@@ -137,7 +138,7 @@ def test_a_changed_buffer_survives_a_restart_and_is_exported(spec: Mapping[str, 
     changed.add_(0.25)
     first.step(batch())
     identity = CheckpointIdentity(policy=PolicyId("solver"), model=dict(spec), backend="local")
-    store = Checkpoints(tmp_path / "checkpoints", identity, keep=1)
+    store = Checkpoints(tmp_path / "checkpoints", identity, keep=Retention(newest=1))
     store.folder.mkdir()
     published = {name: dtype.value for name, (dtype, _) in first.published_shapes.items()}
     store.save(TrainingProgress(run="run", step=1, report=None), first.capture().write, published=published)

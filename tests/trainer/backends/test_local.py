@@ -23,6 +23,7 @@ from astraflow.trainer.backends.base import Backend
 from astraflow.trainer.backends.local import LocalBackend, LocalOptions, training_dtype
 from astraflow.trainer.backends.state import files as state_files
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress, fork_checkpoint
+from astraflow.trainer.retention import Retention
 from astraflow.trainer.step.packing import pack_sequences
 from tests import make_torch
 from tests.errors import raises_code
@@ -337,7 +338,7 @@ def test_a_checkpoint_of_other_options_is_refused_as_such_and_not_as_damaged(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
     identity = CheckpointIdentity(policy=PolicyId("solver"), model=make_torch.TINY, backend="local")
-    checkpoints = Checkpoints(tmp_path, identity, keep=2)
+    checkpoints = Checkpoints(tmp_path, identity, keep=Retention(newest=2))
     progress = TrainingProgress(run="run", step=1, report=None)
     checkpoints.save(progress, local().capture().write, published={})
 
@@ -512,11 +513,13 @@ def test_a_fork_with_a_fresh_optimizer_keeps_the_weights_and_may_change_the_opti
     identity = CheckpointIdentity(policy=PolicyId("solver"), model=make_torch.TINY, backend="local")
     progress = TrainingProgress(run="parent", step=2, report=None)
     (tmp_path / "parent").mkdir()
-    source = Checkpoints(tmp_path / "parent", identity, keep=1).save(progress, trained.capture().write)
+    source = Checkpoints(tmp_path / "parent", identity, keep=Retention(newest=1)).save(
+        progress, trained.capture().write
+    )
     (tmp_path / "child").mkdir()
     fork_checkpoint(source, tmp_path / "child", run="child", keeps_optimizer=False)
     forked = local(optimizer="muon", warmup_steps=3, seed=9)
-    loaded = Checkpoints(tmp_path / "child", identity, keep=1).load(forked.load)
+    loaded = Checkpoints(tmp_path / "child", identity, keep=Retention(newest=1)).load(forked.load)
     assert loaded == TrainingProgress(run="child", step=0, report=None)
     assert_same(snapshot_of(forked), snapshot_of(trained))
     assert forked.step(batch(3))["learning_rate"] == pytest.approx(1e-2 / 4), "the schedule begins anew"

@@ -17,6 +17,7 @@ from astraflow.models.stored import StoredModel
 from astraflow.trainer.backends.local import LocalBackend
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
 from astraflow.trainer.export import export_checkpoint
+from astraflow.trainer.retention import Retention
 from tests.trainer.backends.test_buffers import SIZES, weights_of
 from tests.trainer.backends.test_local import batch, local
 
@@ -90,7 +91,7 @@ def test_the_export_has_every_tensor_and_the_configuration_of_the_source(
     backend = local(model=spec)
     backend.step(batch())
     identity = CheckpointIdentity(policy=PolicyId("solver"), model=dict(spec), backend="local")
-    store = Checkpoints(tmp_path / "checkpoints", identity, keep=1)
+    store = Checkpoints(tmp_path / "checkpoints", identity, keep=Retention(newest=1))
     store.folder.mkdir()
     published = {name: dtype.value for name, (dtype, _) in backend.published_shapes.items()}
     store.save(TrainingProgress(run="run", step=1, report=None), backend.capture().write, published=published)
