@@ -27,7 +27,7 @@ log = get_logger()
 FORMAT = 2
 """Version of the manifest's format; other versions are not read."""
 
-SCORES_DELAY_S = 10.0
+SCORES_DELAY_S = 5.0
 """Age up to which a checkpoint may stay for a score, since its evaluation becomes known with a delay. Seconds."""
 
 _FINISHED = re.compile(r"step-(\d{8,})")
