@@ -74,9 +74,9 @@ def test_versions_have_the_scores_of_their_latest_round() -> None:
         report(3, 20, ("avg@4", 0.5), state=EvaluationState.STOPPED),
         report(4, 30, state=RUNNING),
     ]
-    assert scores_of(rounds, SOLVER, "") == ({10: 0.4}, {30})
-    assert scores_of(rounds, SOLVER, "pass@4") == ({10: 0.8}, {30})
-    assert scores_of(rounds, PolicyId("other"), "") == ({}, set())
+    assert scores_of(rounds, SOLVER, "") == ({10: 0.4}, frozenset({30}))
+    assert scores_of(rounds, SOLVER, "pass@4") == ({10: 0.8}, frozenset({30}))
+    assert scores_of(rounds, PolicyId("other"), "") == ({}, frozenset())
 
 
 class Rounds:
@@ -93,7 +93,8 @@ class Rounds:
 
 
 def test_all_rounds_are_read_once_and_running_ones_again() -> None:
-    client, rounds = Rounds(*(report(number, number, ("avg@1", 0.1)) for number in range(1, 5))), {}
+    client = Rounds(*(report(number, number, ("avg@1", 0.1)) for number in range(1, 5)))
+    rounds: dict[int, EvaluationReport] = {}
 
     async def read() -> int:
         before = client.calls
