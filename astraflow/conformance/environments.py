@@ -16,7 +16,7 @@ from astraflow.environments.episodes import Expert, act, begin, play, play_on, t
 from astraflow.runtime.plugins import start_managed
 
 WORKS = "says that it works on this machine"
-WINS = "is won by the expert, with a total reward of 1"
+WINS = "is won by the expert, with the best total reward"
 REPEATS = "gives the same observations for the same prompt, seed and actions"
 ENDS_ONCE = "ends once, and gives no reward afterwards"
 CONCURRENT = "keeps episodes that run at the same time apart"
@@ -50,25 +50,29 @@ _FOREIGN = Prompt(id=PromptId("conformance:foreign"), fields={"question": "1+1?"
 
 
 async def check_environment(
-    factory: EnvironmentFactory, prompts: Sequence[Prompt], expert: Expert
+    factory: EnvironmentFactory, prompts: Sequence[Prompt], expert: Expert, *, best_reward: float | None = 1.0
 ) -> list[CheckResult]:
     """Starts the factory, plays the prompts in several ways, and closes it; returns a result for each promise.
 
     prompts: two or more that the environment accepts, with short episodes. expert: wins each of them.
-    Raises: InvalidInput without prompts; what the factory raises when it does not start.
+    best_reward: total reward of a won episode; None for an environment without a best reward, whose episodes need only
+    end. Raises: InvalidInput without prompts; what the factory raises when it does not start.
     """
     if not prompts:
         raise InvalidInput("cannot check the environment: no prompts; give two or more", code="check.no_prompts")
     async with AsyncExitStack() as resources:
         await start_managed([factory], resources)
-        return await _Check(factory, prompts, expert).results()
+        return await _Check(factory, prompts, expert, best_reward).results()
 
 
 class _Check:
-    def __init__(self, factory: EnvironmentFactory, prompts: Sequence[Prompt], expert: Expert) -> None:
+    def __init__(
+        self, factory: EnvironmentFactory, prompts: Sequence[Prompt], expert: Expert, best_reward: float | None
+    ) -> None:
         self._factory = factory
         self._prompts = prompts
         self._expert = expert
+        self._best_reward = best_reward
 
     async def results(self) -> list[CheckResult]:
         """Returns the result of each promise."""
@@ -89,9 +93,14 @@ class _Check:
         for seed, prompt in enumerate(self._prompts):
             observations = await self._play(prompt, seed)
             reward, ending = total_reward(observations), observations[-1].ending
-            if ending is not Ending.WON or not math.isclose(reward, 1.0):
-                how = "without an end" if ending is None else f"ended as `{ending.value}`"
-                raise Broken(f"prompt {str(prompt.id)!r}: reward {reward:g} instead of 1, {how} instead of `won`")
+            how = "without an end" if ending is None else f"ended as `{ending.value}`"
+            best = self._best_reward
+            if best is None and (ending is None or not math.isfinite(reward)):
+                raise Broken(f"prompt {str(prompt.id)!r}: reward {reward:g}, {how}")
+            if best is not None and (ending is not Ending.WON or not math.isclose(reward, best)):
+                raise Broken(
+                    f"prompt {str(prompt.id)!r}: reward {reward:g} instead of {best:g}, {how} instead of `won`"
+                )
 
     async def _repeats(self) -> None:
         for seed, prompt in enumerate(self._prompts):

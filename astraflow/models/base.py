@@ -47,7 +47,8 @@ class EpisodeOptions(Config):
     """By policy: its replies in an episode, in order, the last one again and again; `{answer}` stands for that field of
     the prompt. A policy without an entry has an expert in `experts`, or replies with the field `answer`."""
     experts: Annotated[dict[str, str], SettableBy.AGENT] = Field(default_factory=dict)
-    """By policy: the name of an expert that reads what the policy reads."""
+    """By policy: the name of an expert that reads what the policy reads, or `module:function` of a file of your own,
+    loaded with `--plugin`: from a `Situation` to a `Reply` (`astraflow.workflows.scripted.experts`)."""
     prompts: int = Field(default=1000, ge=1)
     """Number of prompts that are played, of a mixture by the weights of its parts; the examples then repeat in other
     orders."""

@@ -2,6 +2,7 @@
 
 import glob
 import hashlib
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from astraflow.datasets import datasets
 from astraflow.models import models
 from astraflow.runtime.config.toml import Values, merge_tables
 from astraflow.runtime.folders.data_root import WHOLE, DataRoot, RemoteOptions, RemoteSource
-from astraflow.runtime.plugins import Registry
+from astraflow.runtime.plugins import Registry, plugin_function
 
 PluginSpec = tuple[tuple[str, ...], Registry[Any], Mapping[str, Any]]
 """Plugin of a recipe: its path, its registry, and its spec."""
@@ -45,7 +46,8 @@ def local_values(specs: Iterable[PluginSpec], data_root: str, *, recipe: str) ->
 
 
 def warm_start_values(specs: Iterable[PluginSpec]) -> Values:
-    """Returns the recipe's settings that identify the data files of warm starts, whose models are cached.
+    """Returns the recipe's settings that identify the data files and the user's experts of warm starts, whose models
+    are cached.
 
     Those of a run's snapshot stay, so that its model is found again when the files have changed since.
     """
@@ -55,12 +57,23 @@ def warm_start_values(specs: Iterable[PluginSpec]) -> Values:
         if not isinstance(warm_start, Mapping) or warm_start.get("data"):
             continue
         files = sorted(file for location in _paths(warm_start.get("dataset")) for file in _files_at(location))
+        files += _expert_files(warm_start)
         if files:
             setting: Any = _content_hash(files)
             for key in reversed((*path, "warm_start", "data")):
                 setting = {key: setting}
             values = merge_tables(values, setting)
     return values
+
+
+def _expert_files(warm_start: Mapping[str, Any]) -> list[Path]:
+    """Returns the files of the user's experts, in order. Raises: InvalidInput for an unknown one."""
+    episodes = warm_start.get("episodes")
+    experts = episodes.get("experts") if isinstance(episodes, Mapping) else None
+    entries = (
+        sorted({str(name) for name in experts.values() if ":" in str(name)}) if isinstance(experts, Mapping) else []
+    )
+    return [Path(inspect.getfile(plugin_function(entry))) for entry in entries]
 
 
 def _paths(dataset: object) -> Iterator[str]:

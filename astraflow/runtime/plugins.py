@@ -113,6 +113,26 @@ def import_named_plugins() -> None:
     _import_named(os.environ.get(PLUGINS_VARIABLE, ""))
 
 
+def plugin_function(entry: str) -> Callable[..., Any]:
+    """Returns a function of a module of the environment variable. Settings from elsewhere can name it, so a function of
+    any other module is refused.
+
+    entry: `module:function`. Raises: InvalidInput.
+    """
+    import_named_plugins()
+    targets = os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep)
+    module, _, name = entry.partition(":")
+    is_plugin = module in {Path(target).stem if target.endswith(".py") else target for target in targets if target}
+    function = getattr(sys.modules.get(module), name, None) if is_plugin else None
+    if not callable(function):
+        raise InvalidInput(
+            f"cannot use {entry!r}: no such function in a module of --plugin; write module:function, and load the "
+            f"module with astraflow --plugin FILE, or {PLUGINS_VARIABLE} in every process",
+            code="plugin.function_not_found",
+        )
+    return function
+
+
 @cache
 def _import_named(targets: str) -> None:
     for target in targets.split(os.pathsep):

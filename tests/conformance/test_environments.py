@@ -113,6 +113,18 @@ async def test_each_fault_breaks_its_promise(fault: str) -> None:
         assert broken == [FAULTS[fault]]
 
 
+@pytest.mark.parametrize(("fault", "best_reward", "is_kept"), [
+    ("half reward", 0.5, True), ("half reward", None, True), ("", 0.5, False), ("endless", None, False),
+    ("not finite", None, False),
+])  # fmt: skip
+async def test_the_best_reward_is_declared_or_there_is_none(
+    fault: str, best_reward: float | None, is_kept: bool
+) -> None:
+    results = await check_environment(Countdown(fault), PROMPTS, go, best_reward=best_reward)
+    broken = [line.partition(":")[0] for line in broken_promises(results)]
+    assert (conformance.WINS not in broken) == is_kept
+
+
 async def test_a_check_without_prompts_is_refused() -> None:
     with raises_code(InvalidInput, "check.no_prompts"):
         await check_environment(Countdown(""), [], go)

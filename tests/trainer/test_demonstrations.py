@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from astraflow.environments.episodes import play, total_reward
 from astraflow.models import models
 from astraflow.models.base import EpisodeOptions, Transcript
 from astraflow.models.tokenizers import ChatTokenizer
+from astraflow.recipe.sources import warm_start_values
+from astraflow.runtime.plugins import PLUGINS_VARIABLE
 from astraflow.trainer.demonstrations import demonstrations
 from astraflow.workflows.scripted.experts import Situation, expert_named, fixed_turns
 from astraflow.workflows.solve_and_verify import parse_verification_prompt
@@ -153,6 +156,31 @@ def test_an_unknown_expert_or_policy_is_refused(tokenizer: ChatTokenizer) -> Non
         played(SUMS, tokenizer, 1, workflow={"kind": "single_turn"}, experts={"solver": "shoper"})
     with raises_code(InvalidInput, "model.unknown_episode_policy"):
         played(SUMS, tokenizer, 1, workflow={"kind": "single_turn"}, policy="writer")
+
+
+def test_a_function_of_a_plugin_plays_as_expert_and_is_part_of_the_identity_of_the_model(
+    tokenizer: ChatTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "own_expert_of_test.py"
+    file.write_text(
+        "from astraflow.workflows.scripted.experts import Reply\n\n\ndef shout(situation):\n"
+        "    return Reply(text=str(situation.prompt.fields['answer']) + '!')\n"
+    )
+    monkeypatch.setenv(PLUGINS_VARIABLE, str(file))
+    experts = {"solver": "own_expert_of_test:shout"}
+    transcripts = played(SUMS, tokenizer, 4, workflow={"kind": "single_turn"}, experts=experts, prompts=4)
+    assert all(written(transcript, tokenizer).removesuffix("<|im_end|>").endswith("!") for transcript in transcripts)
+
+    spec = {"warm_start": {"dataset": {"kind": "arithmetic"}, "episodes": {"experts": experts}}}
+    first = warm_start_values([(("model",), models, spec)])
+    file.write_text(file.read_text() + "\n")
+    assert warm_start_values([(("model",), models, spec)]) != first != {}
+
+
+@pytest.mark.parametrize("entry", ["os:system", "own_expert_of_test:missing", "unknown:f", "json:dumps"])
+def test_a_function_of_any_other_module_is_no_expert(entry: str) -> None:
+    with raises_code(InvalidInput, "plugin.function_not_found"):
+        expert_named(entry)
 
 
 def test_fixed_turns_repeat_the_last_one() -> None:

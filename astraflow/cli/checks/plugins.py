@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,10 +60,19 @@ def environment(
             "with --plugin, from the prompt and the observations so far to the next action.",
         ),
     ] = "answer",
+    best_reward: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBER|none",
+            help="Total reward of an episode that the expert wins; `none` for an environment without a best reward, "
+            "whose episodes need only end.",
+        ),
+    ] = "1",
     as_json: Json = False,
 ) -> None:
     """Check an environment against the promises of the interface; exit with code 1 if it breaks one."""
-    results = asyncio.run(_check_environment(_spec(kind, options), _prompts(dataset), _expert(expert)))
+    best = None if best_reward == "none" else _number(best_reward)
+    results = asyncio.run(_check_environment(_spec(kind, options), _prompts(dataset), _expert(expert), best))
     print_results(results, part="environment", as_json=as_json)
 
 
@@ -114,11 +124,26 @@ async def _check_reward(spec: dict[str, Any], prompt: "Prompt", completions: lis
         return await check_reward(plugin, prompt, completions or [answer, f"not {answer}"])
 
 
-async def _check_environment(spec: dict[str, Any], prompts: "list[Prompt]", expert: "Expert") -> "list[CheckResult]":
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InvalidInput(
+            f"cannot use {text[:40]!r} as the best reward: it is no finite number; write a number, or none",
+            code="check.invalid_reward",
+        )
+    return value
+
+
+async def _check_environment(
+    spec: dict[str, Any], prompts: "list[Prompt]", expert: "Expert", best_reward: float | None
+) -> "list[CheckResult]":
     from astraflow.conformance.environments import check_environment
     from astraflow.environments import environments
 
-    return await check_environment(environments.build(spec), prompts, expert)
+    return await check_environment(environments.build(spec), prompts, expert, best_reward=best_reward)
 
 
 def _expert(name: str) -> "Expert":

@@ -19,7 +19,7 @@ class RowOptions(Config):
     """Field with the question: text."""
     answer_field: Annotated[str, SettableBy.AGENT] = ANSWER
     """Field with the answer: text or a number, which becomes text as it is written in the file; from Parquet and Arrow
-    files without an exponent."""
+    files without an exponent. Empty for rows without answers, whose reward reads other fields or none."""
     fields: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
     """Further fields for workflow and reward; all when empty. Every task carries them over the wire."""
     skip: int = Field(default=0, ge=0)
@@ -30,7 +30,8 @@ class RowOptions(Config):
     @property
     def required_fields(self) -> RequiredFields:
         """Fields that every row must have."""
-        return {self.question_field: (str,), self.answer_field: (str, int, float)}
+        answer: RequiredFields = {self.answer_field: (str, int, float)} if self.answer_field else {}
+        return {self.question_field: (str,), **answer}
 
 
 class RowPrompts:
@@ -59,5 +60,7 @@ class RowPrompts:
         selected = {
             field: plain(value) for field, value in row.items() if not options.fields or field in options.fields
         }
-        texts = {QUESTION: str(row[options.question_field]), ANSWER: value_text(row[options.answer_field])}
+        texts = {QUESTION: str(row[options.question_field])}
+        if options.answer_field:
+            texts[ANSWER] = value_text(row[options.answer_field])
         return Prompt(id=PromptId(self._table.key(index)), fields={**selected, **texts})

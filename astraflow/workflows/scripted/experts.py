@@ -14,6 +14,7 @@ from astraflow.datasets.base import ANSWER
 from astraflow.datasets.published.loading import fill_template
 from astraflow.datasets.worlds.alfworld_games import OPENABLE
 from astraflow.runtime.config.base import suggest_name
+from astraflow.runtime.plugins import plugin_function
 from astraflow.workflows.solve_and_verify import parse_verification_prompt
 
 
@@ -150,10 +151,13 @@ EXPERTS: Mapping[str, Callable[[Situation], Reply]] = {
 
 
 def expert_named(name: str) -> Expert:
-    """Returns an expert. Raises: InvalidInput for an unknown name."""
+    """Returns an expert: one of `EXPERTS`, or a function `module:function` of a plugin. Raises: InvalidInput."""
+    if ":" in name:
+        return plugin_function(name)
     if name not in EXPERTS:
         raise InvalidInput(
-            f"cannot play episodes: unknown expert {name!r}; {suggest_name(name, sorted(EXPERTS))}",
+            f"cannot play episodes: unknown expert {name!r}; {suggest_name(name, sorted(EXPERTS))}, or module:function "
+            "of a file of your own (--plugin)",
             code="workflow.unknown_expert",
         )
     return EXPERTS[name]

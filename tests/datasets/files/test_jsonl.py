@@ -151,3 +151,8 @@ def test_first_rows_can_be_left_out_so_that_an_evaluation_has_them_alone(tmp_pat
     assert trained.prompt(0).id == "line:4"
     with raises_code(InvalidInput, "dataset.nothing_left"):
         dataset(tmp_path / "c.jsonl", content, skip=10)
+
+
+def test_rows_without_answers_are_prompts_when_no_field_has_them(tmp_path: Path) -> None:
+    loaded = dataset(tmp_path / "rows.jsonl", b'{"question": "write a poem", "style": "short"}\n', answer_field="")
+    assert loaded.prompt(0).fields == {"question": "write a poem", "style": "short"}
