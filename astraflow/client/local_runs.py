@@ -183,6 +183,17 @@ def log_tail(folder: RunFolder, program: str, *, after: int | None = None) -> tu
         return file.read(TAIL_BYTES).decode(errors="replace"), size
 
 
+def kept_steps(run: Path) -> tuple[int, ...]:
+    """Returns the steps of which all trainers of a run have a checkpoint, newest first. Policies that are not trained
+    have one of step 0, and do not count."""
+    kept = [
+        {int(path.name.removeprefix("step-")) for path in folder.glob("step-*") if path.name[5:].isdigit()}
+        for folder in run.glob("trainer-*/checkpoints")
+    ]
+    trained = [steps for steps in kept if steps != {0}] or kept
+    return tuple(sorted(set.intersection(*trained), reverse=True)) if trained else ()
+
+
 def _is_run(folder: Path) -> bool:
     return any(os.path.exists(folder / name) for name in (RUN, LAUNCH))  # noqa: PTH110 (False for a name that is too long)
 

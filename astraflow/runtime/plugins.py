@@ -130,7 +130,7 @@ def plugin_function(entry: str) -> Callable[..., Any]:
             f"module with astraflow --plugin FILE, or {PLUGINS_VARIABLE} in every process",
             code="plugin.function_not_found",
         )
-    return function
+    return function  # type: ignore[no-any-return]  # of a module of the user
 
 
 @cache

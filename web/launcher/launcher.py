@@ -41,7 +41,7 @@ class LaunchOrder:
     source: str
     """Name of the recipe or of the earlier run, which the name of the run begins with."""
     location: str
-    """Argument of `astraflow run`."""
+    """Recipe, or snapshot of an earlier run."""
     overrides: tuple[str, ...]
     """Checked overrides of the location."""
     earlier_overrides: tuple[str, ...] = ()
@@ -102,13 +102,17 @@ class Launcher:
             has_fleet=order.options.has_fleet,
             ends_by_itself=order.options.ends_by_itself,
             limit_s=order.options.limit_s,
+            parent=order.source if order.options.fork_step is not None else "",
+            parent_step=order.options.fork_step,
+            has_fresh_optimizer=order.options.fork_step is not None and order.options.has_fresh_optimizer,
             needs_admin=order.needs_admin,
             key=order.key,
             request=order.request,
         )
         sets = [part for override in order.overrides for part in ("--set", override)]
         try:
-            return await self._run(folder, facts, [*order.options.arguments(), *sets, "--", order.location])
+            arguments = [*order.options.arguments(), *sets, "--", order.options.target(order.location)]
+            return await self._run(folder, facts, arguments, command=order.options.command)
         except InvalidInput:  # no process was started, so the key must not stand for this run
             await asyncio.to_thread(shutil.rmtree, folder.path, ignore_errors=True)
             raise
@@ -135,8 +139,10 @@ class Launcher:
         log.info("run stopped", run=name, pid=pid)
         return run
 
-    async def _run(self, folder: RunFolder, facts: LaunchFacts, arguments: Sequence[str]) -> LocalRun:
-        argv = [*CLI_COMMAND, "run", "--no-web", "--run-dir", str(folder.path), *arguments]
+    async def _run(
+        self, folder: RunFolder, facts: LaunchFacts, arguments: Sequence[str], *, command: str = "run"
+    ) -> LocalRun:
+        argv = [*CLI_COMMAND, command, "--no-web", "--run-dir", str(folder.path), *arguments]
         await asyncio.to_thread(self._prepare_folder, folder, facts)  # first: no process without a listed run
         process = await self._start_process(folder, argv)
         _STARTED_PROCESSES.append(process)

@@ -1,6 +1,7 @@
 """Start options of a run besides its recipe, with defaults from the recipe or an earlier run."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.launching import RecipeForm
@@ -19,6 +20,10 @@ class LaunchOptions:
     """Whether it ends when a stop condition is met."""
     limit_s: float | None = None
     """Time after which it ends in any case, in seconds; None for no limit."""
+    fork_step: int | None = None
+    """Step of the earlier run in whose checkpoint it begins; None for new weights."""
+    has_fresh_optimizer: bool = False
+    """Whether a fork begins with a new state of the optimizer."""
     host: str = ""
     """Address to listen on for remote nodes, over TLS; empty for loopback."""
     advertise: str = ""
@@ -29,9 +34,20 @@ class LaunchOptions:
         """Returns the options of an earlier launch."""
         return cls(has_fleet=facts.has_fleet, ends_by_itself=facts.ends_by_itself, limit_s=facts.limit_s)
 
+    @property
+    def command(self) -> str:
+        """Command of `astraflow` that launches it."""
+        return "run" if self.fork_step is None else "fork"
+
+    def target(self, location: str) -> str:
+        """Returns the argument of the command. location: of the recipe, or of the snapshot of the earlier run."""
+        return location if self.fork_step is None else str(Path(location).parent)
+
     def arguments(self) -> list[str]:
-        """Returns the options as arguments of `astraflow run`."""
+        """Returns the options as arguments of the command."""
         arguments = ["--fleet"] if self.has_fleet else []
+        arguments += [] if self.fork_step is None else ["--step", str(self.fork_step)]
+        arguments += ["--fresh-optimizer"] if self.fork_step is not None and self.has_fresh_optimizer else []
         arguments += ["--headless"] if self.ends_by_itself else []
         arguments += ["--limit-s", exact(self.limit_s)] if self.limit_s else []
         arguments += ["--host", self.host] if self.host else []

@@ -163,6 +163,8 @@ def _options(body: LaunchSettings, usual: LaunchOptions) -> LaunchOptions:
         has_fleet=usual.has_fleet if body.fleet is None else body.fleet,
         ends_by_itself=usual.ends_by_itself if body.ends_by_itself is None else body.ends_by_itself,
         limit_s=body.limit_s if "limit_s" in body.model_fields_set else usual.limit_s,
+        fork_step=getattr(body, "step", None),
+        has_fresh_optimizer=getattr(body, "fresh_optimizer", False),
     )
 
 

@@ -5,11 +5,14 @@ that the user's role may not make before a provider or the environment is used, 
 audit log.
 """
 
+import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 
+from astraflow.client.local_runs import kept_steps
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.launching import FormProblem, RecipeForm
 from web.accounts.viewer import Viewer
@@ -89,6 +92,7 @@ async def _compose(launches: Launches, viewer: Viewer, request: LaunchRequest) -
     defaults = LaunchOptions.of_launch(source.launch) if source.earlier_run else usual
     form, options, problem = base_form, defaults, ""
     values: Mapping[str, str] = {}
+    kept = await asyncio.to_thread(kept_steps, Path(source.location).parent) if source.earlier_run else ()
     try:
         if request.text not in (None, base_form.text):
             form = await launches.catalogue.form(source.location, text=request.text, role=role)
@@ -96,12 +100,14 @@ async def _compose(launches: Launches, viewer: Viewer, request: LaunchRequest) -
             values = request.values
             form = await _apply_settings(launches, source.location, form, base_form, values, role)
         options = with_join_address(request.options_from(defaults), form, launches.settings)
+        _check_step(options.fork_step, kept)
     except AstraFlowError as error:
         problem = str(error)
     return LaunchChoice(
         source=source,
         form=_with_entered_values(form, base_form, values),
         options=options,
+        kept_steps=kept,
         problem=problem,
         refusals=(*form.refusals, *([ONLY_ADMINS] if source.needs_admin and role != "admin" else [])),
         role=role,
@@ -109,6 +115,14 @@ async def _compose(launches: Launches, viewer: Viewer, request: LaunchRequest) -
         key=request.key or secrets.token_hex(12),
         reason=request.reason,
     )
+
+
+def _check_step(step: int | None, kept: Sequence[int]) -> None:
+    if step is not None and step not in kept:
+        known = ", ".join(map(str, kept)) or "none"
+        raise InvalidInput(
+            f"cannot fork at step {step}: the run has kept {known}; choose a kept step", code="launch.step_not_kept"
+        )
 
 
 def _audit_command(choice: LaunchChoice, request: LaunchRequest, purpose: Purpose) -> AuditedCommand:

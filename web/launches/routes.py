@@ -1,8 +1,10 @@
 """`/runs/new` and `/launches`: launches runs from recipes, and stops, resumes and shows launched runs."""
 
 import asyncio
+import re
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -61,13 +63,20 @@ async def new(
     database: DatabaseDep,
     recipe: str = "",
     of: str = "",
+    fork: bool = False,
     q: Annotated[str, Query(max_length=200)] = "",
     is_whole: bool = False,
 ) -> Response:
     """Lists the recipes that match the words of `q`; with a recipe (or `of` an earlier run) shows its form. A link
-    cannot preset settings. is_whole: waits for the list, however long it takes to read it."""
+    cannot preset settings.
+
+    fork: chooses the newest kept checkpoint of the earlier run as the beginning. is_whole: waits for the list, however
+    long it takes to read it.
+    """
     if recipe or of:
         choice = await launch_choice.default_choice(launches, viewer, await launch_source(launches, recipe, of))
+        if fork and choice.kept_steps:
+            choice = replace(choice, options=replace(choice.options, fork_step=choice.kept_steps[0]))
         return _form_page(request, pages, "new", choice)
     try:
         catalogue = launches.catalogue
@@ -290,7 +299,17 @@ def _options(form_values: dict[str, str], usual: LaunchOptions) -> LaunchOptions
         has_fleet=form_values.get("fleet") == "on",
         ends_by_itself=form_values.get("ends_by_itself") == "on",
         limit_s=limit_s,
+        fork_step=_fork_step(form_values.get("step", "").strip()),
+        has_fresh_optimizer=form_values.get("fresh_optimizer") == "on",
     )
+
+
+def _fork_step(text: str) -> int | None:
+    if text and not re.fullmatch(r"[0-9]{1,15}", text):
+        raise InvalidInput(
+            f"cannot read the step: {text[:40]!r} is no whole number; choose one of the list", code="launch.bad_step"
+        )
+    return int(text) if text else None
 
 
 def _checked_boxes(options: LaunchOptions) -> dict[str, str]:

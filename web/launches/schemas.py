@@ -32,6 +32,11 @@ EarlierRun = Annotated[
     str,
     Field(min_length=1, max_length=128, pattern=NAME, description="Name of an earlier run of the page's machine."),
 ]
+ForkStep = Annotated[
+    int | None,
+    Field(ge=0, le=2**53, description="Step whose kept checkpoint the new run begins with; null: new weights."),
+]
+FreshOptimizer = Annotated[bool, Field(description="With a step: begin with a new state of the optimizer.")]
 UnusedReason = Annotated[
     str,
     Field(
@@ -102,6 +107,8 @@ class CloneRunRequest(LaunchSettings):
     model_config = ConfigDict(json_schema_extra={"examples": [_CLONE]})
 
     of: EarlierRun
+    step: ForkStep = None
+    fresh_optimizer: FreshOptimizer = False
     reason: Reason
 
 
@@ -120,6 +127,8 @@ class ClonePreviewRequest(LaunchSettings):
     model_config = ConfigDict(json_schema_extra={"examples": [_CLONE]})
 
     of: EarlierRun
+    step: ForkStep = None
+    fresh_optimizer: FreshOptimizer = False
     reason: UnusedReason = ""
 
 

@@ -74,6 +74,8 @@ class LaunchChoice:
     """Idempotency key of the form; two requests with it launch one run."""
     reason: str = ""
     """Reason that the user entered."""
+    kept_steps: tuple[int, ...] = ()
+    """Steps of the earlier run in which a fork can begin, newest first."""
     preflight: RecipePreflight | None = None
     """Preflight check of the providers; None before it ran."""
     preflight_problem: str = ""
@@ -215,7 +217,8 @@ class LaunchChoice:
     def command(self) -> str:
         """Equivalent command line."""
         sets = [part for override in self.overrides for part in ("--set", override)]
-        return shlex.join(["astraflow", "run", self.source.location, *self.options.arguments(), *sets])
+        target = self.options.target(self.source.location)
+        return shlex.join(["astraflow", self.options.command, target, *self.options.arguments(), *sets])
 
     @property
     def body(self) -> dict[str, object]:
@@ -228,8 +231,14 @@ class LaunchChoice:
             "fleet": self.options.has_fleet,
             "ends_by_itself": self.options.ends_by_itself,
             "limit_s": self.options.limit_s,
+            **self._fork_fields,
             "reason": "why",
         }
+
+    @property
+    def _fork_fields(self) -> dict[str, object]:
+        step, is_fresh = self.options.fork_step, self.options.has_fresh_optimizer
+        return {} if step is None else {"step": step, "fresh_optimizer": is_fresh}
 
     def _settings_of(self, changed: Sequence[str], fields: Mapping[str, FormField]) -> dict[str, object]:
         if all(key in fields for key in changed):

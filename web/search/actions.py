@@ -97,7 +97,9 @@ def _run_actions(sources: PaletteSources) -> list[PaletteEntry]:
           for launch in sources.launches if launch.is_active),
         *(_action(f"Resume run {launch.name}", f"/launches/{_part(launch.name)}", hint="its page has the button")
           for launch in sources.launches if launch.can_resume),
-        *(_action(f"Launch a copy of {name}", f"/runs/new?of={_part(name)}", hint="fork, clone")
+        *(_action(f"Launch a copy of {name}", f"/runs/new?of={_part(name)}", hint="clone")
+          for name in names if name in known),
+        *(_action(f"Fork {name}", f"/runs/new?of={_part(name)}&fork=1", hint="from a kept checkpoint")
           for name in names if name in known),
     ]  # fmt: skip
 

@@ -341,3 +341,24 @@ def test_a_log_is_read_from_the_given_offset(tmp_path: Path) -> None:
 def test_launch_options_become_arguments() -> None:
     assert LaunchOptions(ends_by_itself=False).arguments() == []
     assert LaunchOptions(has_fleet=True, limit_s=30.0).arguments() == ["--fleet", "--headless", "--limit-s", "30"]
+
+
+@pytest.mark.long
+async def test_a_run_is_forked_from_a_kept_checkpoint(page: RunningWeb, home: Path) -> None:
+    async with page.logged_in() as client:
+        parent = await launched(client, **{"set.stop.steps": "3", "ends_by_itself": "on"})
+        await until(lambda: state_is(client, parent, "ended"), what="the end")
+        form = (await client.get(f"/runs/new?of={parent}&fork=1")).text
+        assert '<option value="3" selected>' in form
+        assert f"astraflow fork {home.resolve()}/runs/{parent} --step 3" in unescape(form)
+        refused = await client.post("/runs/new", data={"of": parent, "step": "7"}, timeout=60)
+        assert refused.status_code == 422
+        assert "has kept" in refused.text
+        options = {"step": "2", "fresh_optimizer": "on", "set.stop.steps": "1", "ends_by_itself": "on"}
+        answer = await client.post("/runs/new", data={"of": parent, **options}, timeout=60)
+        fork = answer.headers["location"].removeprefix("/launches/")
+        folder = RunFolder(home / "runs" / fork)
+        await until(lambda: list(folder.path.glob("trainer-*/checkpoints/step-00000000")), what="the first checkpoint")
+        facts = json.loads((folder.path / "launch.json").read_text())
+        await until(lambda: state_is(client, fork, "ended"), what="the end of the fork")
+    assert (facts["parent"], facts["parent_step"], facts["has_fresh_optimizer"]) == (parent, 2, True)
