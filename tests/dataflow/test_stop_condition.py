@@ -1,5 +1,7 @@
 """Stop condition of a run, evaluated by dataflow: the step that meets it, answers to peers, state after a restart."""
 
+import json
+import math
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,39 @@ def test_without_a_reward_the_run_ends_after_the_steps_of_every_policy() -> None
     assert judged(condition, *[0.0] * 5, policy=VERIFIER) == [3]
     assert condition.completion is not None
     assert condition.completion.has_learned
+
+
+def fallen(condition: StopCondition, *losses: float, rewards: float = 0.0) -> list[int]:
+    """Returns the steps that met a condition on the loss."""
+    return [
+        step
+        for step, loss in enumerate(losses, 1)
+        if condition.observe(SOLVER, steps=step, reward=rewards, loss=loss, at=7.0)
+    ]
+
+
+def test_the_mean_loss_of_a_full_window_completes_a_run() -> None:
+    condition = StopCondition(StopConfig(loss=0.5, window_steps=2, steps=100), [SOLVER])
+    assert fallen(condition, 0.1, 1.2, 0.6, 0.4, 0.3) == [4]
+    assert condition.completion is not None
+    assert condition.completion.has_learned
+
+
+def test_an_unknown_loss_reaches_no_target_also_after_a_restart() -> None:
+    config = StopConfig(loss=0.5, window_steps=2, steps=100)
+    condition = StopCondition(config, [SOLVER])
+    assert fallen(condition, 0.1, math.nan) == []
+    restored = StopCondition(config, [SOLVER])
+    restored.load_state_dict(json.loads(json.dumps(condition.state_dict())))
+    assert fallen(restored, 0.1) == []
+    assert fallen(restored, 0.1) == [1]
+
+
+def test_with_a_target_of_reward_and_of_loss_both_must_be_reached() -> None:
+    condition = StopCondition(StopConfig(reward=0.9, loss=0.5, window_steps=1, steps=3), [SOLVER])
+    assert fallen(condition, 0.1) == []
+    assert fallen(condition, 0.6, rewards=1.0) == []
+    assert fallen(condition, 0.1, rewards=1.0) == [1]
 
 
 def test_the_step_limit_ends_a_run_that_did_not_learn() -> None:

@@ -122,8 +122,18 @@ class _PolicyReports:
 class RunReports:
     """Aggregates the reports of one run."""
 
-    def __init__(self, policies: Iterable[PolicyId], *, window_steps: int, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        policies: Iterable[PolicyId],
+        *,
+        window_steps: int,
+        has_loss_target: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        """has_loss_target: a policy that trains on answers has learned at the target of the stop condition, not as soon
+        as its loss has fallen."""
         self._window_steps = window_steps
+        self._has_loss_target = has_loss_target
         self._clock = clock or SystemClock()
         self.has_learned = False
         """True once dataflow reported that the stop condition was met by learning."""
@@ -198,7 +208,8 @@ class RunReports:
             policy.loss_first is not None and policy.loss_last is not None and policy.loss_last < policy.loss_first
             for policy in without_rewards
         )
-        return has_fallen and (self.has_learned or len(without_rewards) == len(policies))
+        needs_target = self._has_loss_target or len(without_rewards) < len(policies)
+        return has_fallen and (self.has_learned or not needs_target)
 
     def _policy_summary(self, policy: PolicyId, reports: _PolicyReports) -> PolicySummary:
         stream = reports.latest

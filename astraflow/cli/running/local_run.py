@@ -95,7 +95,9 @@ class LocalRun:
         self._screen = screen
         self._options = options
         trained = [PolicyId(name) for name, policy in recipe.policies.items() if policy.is_trained]
-        self._reports = RunReports(trained, window_steps=recipe.stop.window_steps)
+        self._reports = RunReports(
+            trained, window_steps=recipe.stop.window_steps, has_loss_target=recipe.stop.loss is not None
+        )
         self._total_failure = TotalFailure()
         self._pids: dict[str, int] = {}
         self._exit_messages: dict[str, str] = {}

@@ -202,7 +202,11 @@ class TrainerOperations:
     def _check_stop_condition(self, stream: Stream) -> None:
         """Ends the run, or records the completion, if this step met the stop condition."""
         completion = self._run.stop_condition.observe(
-            stream.policy, steps=stream.counts.steps, reward=stream.history.rewards[-1], at=self._run.clock.wall()
+            stream.policy,
+            steps=stream.counts.steps,
+            reward=stream.history.rewards[-1],
+            loss=stream.history.losses[-1],
+            at=self._run.clock.wall(),
         )
         if completion is not None:
             kind = RecordKind.RUN_COMPLETED if completion.ends_run else RecordKind.STOP_CONDITION_MET
