@@ -37,7 +37,8 @@ POOLS = "PlanChange ApplyPlan SetPoolOverride Escalate SetKillSwitch ProposePlan
 MAY: dict[Role, str] = {
     Role.JOINER: "Enroll",
     Role.NODE: "Enroll Join Lease Push HandBack Heartbeat Leave Watch Plan Fetch Versions",
-    Role.TRAINER: "Enroll Attach PullBatch ReportStep ReportWait ReportFailure Publish Watch Plan Fetch Versions",
+    Role.TRAINER: "Enroll Attach PullBatch ReportStep ReportWait ReportFailure Publish Watch Plan Fetch Versions "
+    "Evaluations",
     Role.VIEWER: f"Enroll {READ} Versions",
     Role.OPERATOR: f"Enroll {READ} Versions {STEER} RejectPlan SetMaintainerMode WakeMaintainer {POOLS}",
     Role.AGENT: f"Enroll {READ} Versions {STEER} ReportFleetConstraints MaintainerHeartbeat AppendTranscript {POOLS}",
