@@ -147,7 +147,7 @@ async def test_the_fields_of_an_interaction_and_its_tokens_are_read_back(tmp_pat
     assert (child.turn_rewards, child.reward_terms, child.labels) == ((0.5,), {"format": 0.25}, {"state": "a key"})
     assert (child.ending, child.token_ends) == (Ending.WON, source.token_ends)
     assert child.logprobs == tuple(source.logprobs.tolist())
-    assert listed == replace(child, token_ends=(), logprobs=()), "a list does not carry the arrays"
+    assert listed == replace(child, token_ends=(), logprobs=(), token_ids=()), "a list does not carry the arrays"
 
 
 async def test_tokens_count_for_the_size_limit_and_misfitting_ones_are_left_out(tmp_path: Path) -> None:
@@ -162,7 +162,9 @@ async def test_tokens_count_for_the_size_limit_and_misfitting_ones_are_left_out(
     misfitting, _, fitting, _ = (await samples.page(TrajectoryQuery(with_tokens=True))).trajectories
     sizes = [size for (size,) in archive.rows("select size_bytes from samples order by ordinal")]
     archive.close()
-    assert (misfitting.token_ends, misfitting.logprobs, len(fitting.logprobs)) == ((), (), child.model_tokens)
+    assert (misfitting.token_ends, len(fitting.token_ends)) == ((), child.model_tokens)
+    assert misfitting.token_ids == fitting.token_ids == tuple(child.tokens.tolist())
+    assert misfitting.logprobs == fitting.logprobs == tuple(child.logprobs.tolist())
     assert sizes[1] - sizes[3] == 7 * child.model_tokens
 
 

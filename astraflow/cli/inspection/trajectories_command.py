@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 @with_groups
 def trajectories(
     access: CallGroup,
-    to: Annotated[str, typer.Argument(metavar="TO", help="s3://BUCKET/PREFIX, or a folder. Each run has its own.")],
+    to: Annotated[
+        str,
+        typer.Argument(
+            metavar="TO",
+            help="s3://BUCKET/PREFIX, or a folder, each run its own; with --run-dir also a file NAME.parquet or "
+            "NAME.jsonl with one row for each trajectory.",
+        ),
+    ],
     address: Address = "",
     run_dir: Annotated[
         Path | None,
@@ -48,7 +55,11 @@ def trajectories(
     from astraflow.runtime.config.toml import parse_override
     from astraflow.runtime.service import run_process
     from astraflow.tracking.trajectory_export import export_folder
+    from astraflow.tracking.trajectory_rows import ENDINGS
 
+    if run_dir is not None and not to.startswith("s3://") and to.endswith(ENDINGS):
+        _write_rows(run_dir, Path(to))
+        return
     logs.configure(level="WARNING")
     spec: dict[str, Any] = {}
     for option in options:
@@ -60,6 +71,27 @@ def trajectories(
             endpoint = access.find_run(address)
             code = run_process(lambda stop: _follow(endpoint, folder, to, every_s, stop))
     raise typer.Exit(code)
+
+
+def _write_rows(run_dir: Path, file: Path) -> None:
+    import sqlite3
+
+    from astraflow.archive.connection import ARCHIVE_PATH, open_recorded
+    from astraflow.archive.samples import find_trajectories
+    from astraflow.cli.run_directory import find_run_folder
+    from astraflow.contract.errors import CorruptData
+    from astraflow.tracking.trajectory_rows import write_rows
+
+    archive = find_run_folder(run_dir).path / ARCHIVE_PATH
+    try:
+        with closing(open_recorded(archive)) as database:
+            count = write_rows(file, lambda query: find_trajectories(database, query))
+    except sqlite3.Error as problem:
+        raise CorruptData(
+            f"cannot read the trajectories in {str(archive)!r}: {problem}; restore the file from a copy",
+            code="archive.unreadable",
+        ) from problem
+    typer.echo(f"wrote {count} trajectories to {file}")
 
 
 async def _export_ended_run(run_dir: Path, folder: "Folder", to: str) -> None:

@@ -458,6 +458,8 @@ class SampledTrajectory:
     in answers to queries without `with_tokens`."""
     logprobs: tuple[float, ...] = ()
     """Log-probability of each model-written token, float32; empty like `token_ends`."""
+    token_ids: tuple[int, ...] = ()
+    """All tokens. Empty in releases that did not record them, and in answers to queries without `with_tokens`."""
     call_outcomes: Mapping[str, int] = field(default_factory=dict)
     """Recorded calls of the agent program by outcome (`CallOutcome`); empty without an agent."""
     calls: tuple[AgentCall, ...] = ()

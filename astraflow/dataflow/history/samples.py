@@ -47,8 +47,11 @@ _HOP_BYTES = 40
 _TOKEN_BYTES = 7
 """Approximate size of the end and the log-probability of a token on disk. Bytes."""
 
+_ID_BYTES = 3
+"""Approximate size of the id of a token on disk. Bytes."""
+
 _TOKEN_MEMORY_BYTES = 72
-"""Size of the end and the log-probability of a token in memory, as Python numbers. Bytes."""
+"""Size of a token, its end and its log-probability in memory, as Python numbers. Bytes."""
 
 _COLUMN_NAMES = (
     "ordinal, policy, flow, group_id, task, node, at, step, outcome, reward, is_truncated, failure, size_bytes, body, "
@@ -162,7 +165,7 @@ class TrajectorySamples:
         calls = encode_calls(sample.calls)
         numbered = replace(sample, ordinal=self._last_ordinal, calls=())
         size_bytes = _size_bytes(numbered) + len(calls)
-        memory_bytes = size_bytes + _TOKEN_MEMORY_BYTES * len(numbered.token_ends)
+        memory_bytes = size_bytes + _TOKEN_MEMORY_BYTES * len(numbered.token_ids)
         self._archive.put(_INSERT, *_columns(numbered, size_bytes), calls, size_bytes=memory_bytes)
         return size_bytes
 
@@ -289,10 +292,10 @@ def _calls_of(calls: tuple[AgentCall, ...]) -> dict[str, Any]:
 
 
 def _tokens_of(trajectory: Trajectory) -> dict[str, Any]:
-    """Returns the arrays of the token view: nothing unless each model-written token has an end."""
-    if not trajectory.token_ends or len(trajectory.token_ends) != trajectory.model_tokens:
-        return {}
-    return {"token_ends": trajectory.token_ends, "logprobs": tuple(trajectory.logprobs.tolist())}
+    """Returns the tokens with their log-probabilities, and the ends in the text if each model-written token has one."""
+    arrays = {"token_ids": tuple(trajectory.tokens.tolist()), "logprobs": tuple(trajectory.logprobs.tolist())}
+    has_ends = trajectory.token_ends and len(trajectory.token_ends) == trajectory.model_tokens
+    return {**arrays, "token_ends": trajectory.token_ends} if has_ends else arrays
 
 
 def _size_bytes(sample: SampledTrajectory) -> int:
@@ -301,13 +304,21 @@ def _size_bytes(sample: SampledTrajectory) -> int:
     texts = (sample.prompt_text, sample.completion_text, sample.reference_text, sample.prompt_fields, labels)
     hop_bytes = sum(_HOP_BYTES + len(hop.detail) + len(hop.error) for hop in sample.hops)
     text_bytes = sum(len(text.encode()) for text in texts)
-    return _SAMPLE_BYTES + text_bytes + _TOKEN_BYTES * len(sample.token_ends) + hop_bytes
+    return (
+        _SAMPLE_BYTES
+        + text_bytes
+        + _TOKEN_BYTES * len(sample.token_ends)
+        + _ID_BYTES * len(sample.token_ids)
+        + hop_bytes
+    )
 
 
 def _columns(sample: SampledTrajectory, size_bytes: int) -> tuple[object, ...]:
     """Returns a row without its calls: queried or changeable values as columns, the rest as a message encoded in the
     writer's thread."""
-    rest = replace(sample, prompt_text="", completion_text="", outcome="", step=None, token_ends=(), logprobs=())
+    rest = replace(sample, prompt_text="", completion_text="", outcome="", step=None)
+    rest = replace(rest, token_ends=(), logprobs=(), token_ids=())
+    tokens = {"token_ends": sample.token_ends, "logprobs": sample.logprobs, "token_ids": sample.token_ids}
     terms = {name: value for name, value in sample.reward_terms.items() if isfinite(value)}
     return (
         sample.ordinal,
@@ -329,6 +340,6 @@ def _columns(sample: SampledTrajectory, size_bytes: int) -> tuple[object, ...]:
         sample.ending.value if sample.ending else "",
         sample.role,
         json.dumps(terms),
-        lambda: pb.SampledTrajectory(token_ends=sample.token_ends, logprobs=sample.logprobs).SerializeToString(),
+        lambda: pb.SampledTrajectory(**tokens).SerializeToString(),
         json.dumps(dict(sample.call_outcomes)),
     )

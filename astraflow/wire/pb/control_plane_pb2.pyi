@@ -1988,6 +1988,7 @@ class SampledTrajectory(_message.Message):
     BATCHED_AT_FIELD_NUMBER: _builtins.int
     TRAINED_AT_FIELD_NUMBER: _builtins.int
     PROMPT_FIELDS_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     group: _builtins.str
     task: _builtins.str
@@ -2056,6 +2057,10 @@ class SampledTrajectory(_message.Message):
     def hops(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Hop]:
         """Spans until the push."""
 
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """All tokens."""
+
     def __init__(
         self,
         *,
@@ -2100,10 +2105,11 @@ class SampledTrajectory(_message.Message):
         batched_at: _builtins.float | None = ...,
         trained_at: _builtins.float | None = ...,
         prompt_fields: _builtins.str = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_batched_at", b"_batched_at", "_parent", b"_parent", "_parent_turn", b"_parent_turn", "_step", b"_step", "_trained_at", b"_trained_at", "batched_at", b"batched_at", "parent", b"parent", "parent_turn", b"parent_turn", "step", b"step", "trained_at", b"trained_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batched_at", b"_batched_at", "_parent", b"_parent", "_parent_turn", b"_parent_turn", "_step", b"_step", "_trained_at", b"_trained_at", "at", b"at", "attempt", b"attempt", "batched_at", b"batched_at", "call_outcomes", b"call_outcomes", "calls", b"calls", "completion_text", b"completion_text", "duration_s", b"duration_s", "ending", b"ending", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "flow", b"flow", "group", b"group", "hops", b"hops", "index", b"index", "is_truncated", b"is_truncated", "labels", b"labels", "logprobs", b"logprobs", "member", b"member", "metrics", b"metrics", "model_tokens", b"model_tokens", "node", b"node", "ordinal", b"ordinal", "outcome", b"outcome", "parent", b"parent", "parent_turn", b"parent_turn", "policy", b"policy", "prompt_fields", b"prompt_fields", "prompt_text", b"prompt_text", "reference_text", b"reference_text", "reward", b"reward", "reward_terms", b"reward_terms", "role", b"role", "span_s", b"span_s", "spans", b"spans", "step", b"step", "task", b"task", "text_ends", b"text_ends", "token_ends", b"token_ends", "tokens", b"tokens", "trained_at", b"trained_at", "turn_rewards", b"turn_rewards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batched_at", b"_batched_at", "_parent", b"_parent", "_parent_turn", b"_parent_turn", "_step", b"_step", "_trained_at", b"_trained_at", "at", b"at", "attempt", b"attempt", "batched_at", b"batched_at", "call_outcomes", b"call_outcomes", "calls", b"calls", "completion_text", b"completion_text", "duration_s", b"duration_s", "ending", b"ending", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "flow", b"flow", "group", b"group", "hops", b"hops", "index", b"index", "is_truncated", b"is_truncated", "labels", b"labels", "logprobs", b"logprobs", "member", b"member", "metrics", b"metrics", "model_tokens", b"model_tokens", "node", b"node", "ordinal", b"ordinal", "outcome", b"outcome", "parent", b"parent", "parent_turn", b"parent_turn", "policy", b"policy", "prompt_fields", b"prompt_fields", "prompt_text", b"prompt_text", "reference_text", b"reference_text", "reward", b"reward", "reward_terms", b"reward_terms", "role", b"role", "span_s", b"span_s", "spans", b"spans", "step", b"step", "task", b"task", "text_ends", b"text_ends", "token_ends", b"token_ends", "token_ids", b"token_ids", "tokens", b"tokens", "trained_at", b"trained_at", "turn_rewards", b"turn_rewards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batched_at: _TypeAlias = _typing.Literal["batched_at"]  # noqa: Y015
     _WhichOneofArgType__batched_at: _TypeAlias = _typing.Literal["_batched_at", b"_batched_at"]  # noqa: Y015
