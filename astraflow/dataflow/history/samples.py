@@ -318,7 +318,6 @@ def _columns(sample: SampledTrajectory, size_bytes: int) -> tuple[object, ...]:
     writer's thread."""
     rest = replace(sample, prompt_text="", completion_text="", outcome="", step=None)
     rest = replace(rest, token_ends=(), logprobs=(), token_ids=())
-    tokens = {"token_ends": sample.token_ends, "logprobs": sample.logprobs, "token_ids": sample.token_ids}
     terms = {name: value for name, value in sample.reward_terms.items() if isfinite(value)}
     return (
         sample.ordinal,
@@ -340,6 +339,8 @@ def _columns(sample: SampledTrajectory, size_bytes: int) -> tuple[object, ...]:
         sample.ending.value if sample.ending else "",
         sample.role,
         json.dumps(terms),
-        lambda: pb.SampledTrajectory(**tokens).SerializeToString(),
+        lambda: pb.SampledTrajectory(
+            token_ends=sample.token_ends, logprobs=sample.logprobs, token_ids=sample.token_ids
+        ).SerializeToString(),
         json.dumps(dict(sample.call_outcomes)),
     )
