@@ -22,6 +22,7 @@ from maintainer.agent.transcript.replay import replay_transcript
 from maintainer.mcp.oncall import command, settings
 
 TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the variable's name, not a secret)
+WEB_TOKEN = "ASTRAFLOW_WEB_TOKEN"  # noqa: S105 (as above)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -145,9 +146,15 @@ def _mcp(options: argparse.Namespace) -> int:
     logs.bind(role="mcp")
     with needs_extra("mcp", to="serve MCP"):
         from maintainer.mcp.http import McpEndpoint, load_or_create_token
+        from maintainer.mcp.runs import open_runs_server
         from maintainer.mcp.service import open_mcp_server, serve_mcp
         from maintainer.mcp.sessions import ServerModes
-    token, endpoint = _token(), None
+    if not options.web and not (options.dataflow and options.fleet):
+        raise InvalidInput(
+            "cannot serve MCP: no services are named; give --dataflow and --fleet, or --web for the runs of a page",
+            code="mcp.no_services",
+        )
+    endpoint = None
     if options.http:
         secret, token_source = load_or_create_token(options.directory)
         host, _, port = options.http.rpartition(":")
@@ -167,17 +174,23 @@ def _mcp(options: argparse.Namespace) -> int:
         )
         print(f"token in {token_source}", file=sys.stderr)  # noqa: T201 (for the person who sets up a client)
 
-    async def run(stop: asyncio.Event) -> None:
-        async with open_mcp_server(
+    opened = (
+        open_runs_server(options.web, _token(WEB_TOKEN), directory=options.directory, is_read_only=options.read_only)
+        if options.web
+        else open_mcp_server(
             dataflow=options.dataflow,
             fleet=options.fleet,
-            token=token,
+            token=_token(),
             authority=options.authority,
             name=options.name,
             directory=options.directory,
             modes=ServerModes(is_read_only=options.read_only, is_non_destructive=options.no_destructive),
             shows_names=options.show_names,
-        ) as server:
+        )
+    )
+
+    async def run(stop: asyncio.Event) -> None:
+        async with opened as server:
             await serve_mcp(
                 server,
                 endpoint=endpoint,
@@ -207,7 +220,7 @@ def _parser() -> argparse.ArgumentParser:
     }
     for name, help_text in help_texts.items():
         command = commands.add_parser(name, help=help_text)
-        is_needed = name != "prompt"
+        is_needed = name not in ("prompt", "mcp")
         if name != "mcp":
             command.add_argument(
                 "--config", type=Path, help="TOML file (docs/how-to/maintainer.md); default: the scripted maintainer"
@@ -221,6 +234,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--http", default="", metavar="HOST:PORT", help="serve over HTTP at this address; default: stdio"
     )
+    command.add_argument("--web", default="", metavar="URL", help="offer the tools for the runs of this page instead")
     command.add_argument("--read-only", action="store_true", help="offer only tools that read")
     command.add_argument("--no-destructive", action="store_true", help="refuse plans that remove nodes")
     command.add_argument(
@@ -264,11 +278,12 @@ def _add_evaluation_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _token() -> str:
-    token = os.environ.get(TOKEN, "")
+def _token(variable: str = TOKEN) -> str:
+    token = os.environ.get(variable, "")
     if not token:
         raise InvalidInput(
-            f"cannot authenticate: the environment variable {TOKEN} is empty; set it to the token of the run",
+            f"cannot authenticate: the environment variable {variable} is empty; set it to the token of the run, or of "
+            "the page",
             code="maintainer.token_missing",
         )
     return token

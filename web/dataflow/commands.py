@@ -14,6 +14,7 @@ from web.state.run_state import RunState
 
 async def pause_flow(commands: Commands, flow: FlowId, *, is_paused: bool, key: str, reason: str) -> str:
     """Pauses or resumes issuing; returns a sentence. Raises: InvalidInput for an unknown flow."""
+    commands.check_kill_switch()
     command = AuditedCommand(action="flow.pause" if is_paused else "flow.resume", target=flow, reason=reason)
 
     async def pause() -> str:
@@ -29,6 +30,7 @@ async def change_plugins(commands: Commands, change: PluginChange, *, key: str) 
 
     Raises: InvalidInput for an unknown kind or option; UnknownPolicy.
     """
+    commands.check_kill_switch()
     reason = change.reason
     change = replace(change, actor=commands.viewer.name, reason=reason_of(reason))
     command = AuditedCommand(

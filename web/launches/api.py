@@ -12,6 +12,7 @@ from web.launcher.options import LaunchOptions
 from web.launches import commands as launch_commands
 from web.launches import launch_choice
 from web.launches.launch_choice import LaunchRequest, Purpose, launch_source
+from web.launches.launch_plans import check_plan, plan_of
 from web.launches.schemas import (
     ClonePreviewRequest,
     CloneRunRequest,
@@ -28,7 +29,16 @@ from web.launches.views import LAUNCHES_PATH, LaunchChoice
 from web.requests.commands import Commands
 from web.requests.dependencies import CommandsDep, LaunchesDep
 from web.requests.run_lookup import Launches
-from web.rest.common import ApiRouter, Key, Limit, NumberedPage, PageNumber, ReasonRequest, error_responses
+from web.rest.common import (
+    ApiRouter,
+    Key,
+    Limit,
+    NumberedPage,
+    PageNumber,
+    ReasonRequest,
+    as_tool,
+    error_responses,
+)
 from web.security.roles import Permission, ResourceKind, needs
 
 router = ApiRouter(tags=["launches"])
@@ -53,14 +63,20 @@ async def launches(
     return page_fields | {"items": [_to_response(run) for run in page_fields["items"]]}
 
 
-@router.get("/recipes", response_model=list[RecipeResponse])
+@router.get("/recipes", response_model=list[RecipeResponse], openapi_extra=as_tool("recipe_list"))
 @needs(Permission.OPERATE)
 async def recipes(launches: LaunchesDep) -> tuple[RecipeCard, ...]:
     """Lists the recipes that can be launched, with what each needs and why this machine cannot run it."""
     return await launches.catalogue.cards()
 
 
-@router.post("/launches", status_code=201, response_model=LaunchResponse, responses=error_responses(404))
+@router.post(
+    "/launches",
+    status_code=201,
+    response_model=LaunchResponse,
+    responses=error_responses(404),
+    openapi_extra=as_tool("run_start"),
+)
 @needs(Permission.OPERATE)
 async def launch(
     launches: LaunchesDep, commands: CommandsDep, body: LaunchRunRequest | CloneRunRequest, key: Key
@@ -68,14 +84,21 @@ async def launch(
     """Launches a run in its own process, which outlives the web process.
 
     Returns 403 for settings that the role may not override, 404 for an unknown recipe or run, and 409 for settings
-    that the recipe refuses.
+    that the recipe refuses, or for a `plan` that no longer describes the launch. A program of the role agent must send
+    the `plan` of a preview and a time limit, and may have two runs at a time.
     """
     choice = await _chosen(launches, commands, body, Purpose.LAUNCH, key=key)
+    await check_plan(launches, commands, choice, plan=body.plan, key=key)
     name = await launch_commands.launch(launches, commands, choice, reason=body.reason, key=key)
     return _to_response(await launches.launcher.launch(name))
 
 
-@router.post("/launch-preview", response_model=LaunchPreviewResponse, responses=error_responses(404))
+@router.post(
+    "/launch-preview",
+    response_model=LaunchPreviewResponse,
+    responses=error_responses(404),
+    openapi_extra=as_tool("run_plan", changes_nothing=True),
+)
 @needs(Permission.OPERATE)
 async def preview(
     launches: LaunchesDep, commands: CommandsDep, body: LaunchPreviewRequest | ClonePreviewRequest
@@ -100,7 +123,12 @@ async def get_launch(launches: LaunchesDep, name: RunName) -> dict[str, Any]:
     return _to_response(await launches.launcher.launch(name))
 
 
-@router.post("/launches/{name}/stop", status_code=202, response_model=LaunchResponse)
+@router.post(
+    "/launches/{name}/stop",
+    status_code=202,
+    response_model=LaunchResponse,
+    openapi_extra=as_tool("run_stop", is_destructive=True),
+)
 @needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
 async def stop(
     launches: LaunchesDep, commands: CommandsDep, name: RunName, body: ReasonRequest, key: Key
@@ -110,7 +138,12 @@ async def stop(
     return _to_response(await launches.launcher.launch(name))
 
 
-@router.post("/launches/{name}/resume", status_code=202, response_model=LaunchResponse)
+@router.post(
+    "/launches/{name}/resume",
+    status_code=202,
+    response_model=LaunchResponse,
+    openapi_extra=as_tool("run_resume"),
+)
 @needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
 async def resume(
     launches: LaunchesDep, commands: CommandsDep, name: RunName, body: ReasonRequest, key: Key
@@ -120,7 +153,7 @@ async def resume(
     return _to_response(await launches.launcher.launch(name))
 
 
-@router.get("/launches/{name}/log", response_model=LogResponse)
+@router.get("/launches/{name}/log", response_model=LogResponse, openapi_extra=as_tool("run_log"))
 @needs(Permission.READ)
 async def log(
     launches: LaunchesDep,
@@ -190,6 +223,7 @@ def _preview(choice: LaunchChoice) -> dict[str, Any]:
         recipe=choice.source.recipe,
         of=choice.source.earlier_run,
         is_ready=choice.is_ready,
+        plan=plan_of(choice) if choice.is_ready else "",
         problem=choice.problem,
         machines=choice.machines,
         cost=choice.cost,

@@ -84,6 +84,7 @@ async def _run_once_per_key(
 
     The reply is stored as soon as it is known: a repeated request acts no second time.
     """
+    commands.check_kill_switch()
     own, text = commands.own_key(key) if key else "", json.dumps(request)
     async with commands.cache.launch_lock:
         reply = await _earlier_reply(launches, commands, own) if own else None

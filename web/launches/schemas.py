@@ -46,6 +46,15 @@ UnusedReason = Annotated[
     ),
 ]
 
+Plan = Annotated[
+    str,
+    Field(
+        max_length=64,
+        pattern=WITHOUT_NUL,
+        description="`plan` of a preview: the launch is refused when it would differ from it. Required of agents.",
+    ),
+]
+
 _EXAMPLE: dict[str, Any] = {
     "recipe": "smoke",
     "set": {"stop.steps": 200},
@@ -99,6 +108,7 @@ class LaunchRunRequest(LaunchSettings):
 
     recipe: RecipeName
     reason: Reason
+    plan: Plan = ""
 
 
 class CloneRunRequest(LaunchSettings):
@@ -110,6 +120,7 @@ class CloneRunRequest(LaunchSettings):
     step: ForkStep = None
     fresh_optimizer: FreshOptimizer = False
     reason: Reason
+    plan: Plan = ""
 
 
 class LaunchPreviewRequest(LaunchSettings):
@@ -175,6 +186,11 @@ class LaunchPreviewResponse(ResponseModel):
     recipe: str = Field(description="Name of the recipe; empty for an earlier run.")
     of: str = Field(description="Name of the earlier run; empty for a recipe.", examples=[""])
     is_ready: bool = Field(description="Whether it can be launched as it is.")
+    plan: str = Field(
+        description="Stands for this launch: send it with the launch, which is refused if it would differ. Empty "
+        "unless `is_ready`.",
+        examples=["5d1f6c0e2b7a4938"],
+    )
     problem: str = Field(description="Problem other than the settings'; empty without one.")
     problems: list[FormProblem] = Field(description="Problems with the settings.", examples=[[]])
     checks: list[FormCheck] = Field(

@@ -1,5 +1,5 @@
 """Overview page of the run, and its charts at full width."""
 
-from web.overview import routes
+from web.overview import api, routes
 
-ROUTERS = (routes.router,)
+ROUTERS = (routes.router, api.router)

@@ -17,11 +17,20 @@ class FaultView:
     """One fault of one policy."""
 
     policy: PolicyId
+    """The policy that learns."""
+    code: LearningFault
+    """The fault."""
+    severity: Severity
+    """Its severity."""
     tone: str
     headline: str
+    """What is wrong, in a few words."""
     evidence: str
+    """What was measured."""
     threshold: str
+    """From which value it is a fault, and why from there."""
     remedy: str
+    """The setting or command that mends it."""
     step: int
     """Step at which it was found first."""
 
@@ -53,6 +62,8 @@ def fault_views(report: Report, policy: PolicyId) -> list[FaultView]:
     return [
         FaultView(
             policy=policy,
+            code=known[record.cause],
+            severity=record.severity,
             tone=TONES[record.severity],
             headline=known[record.cause].headline,
             evidence=_text(known[record.cause].evidence, record),

@@ -130,6 +130,19 @@ class Commands:
         is_limited_to_pool = pool and role is not self.viewer.effective_role(Resource(run=self.run.name))
         return Actor(name=self.viewer.name, role=_ROLES[role], pool=pool if is_limited_to_pool else "")
 
+    def check_kill_switch(self) -> None:
+        """Checks that the kill switch does not stop the viewer, a program of the role agent. Raises: NotPermitted.
+
+        The fleet service checks changes of the fleet itself; this is for changes that never reach it.
+        """
+        kill = self.run.fleet.kill
+        if kill is not KillScope.NONE and self.viewer.effective_role(self.viewer.at) is Role.AGENT:
+            raise NotPermitted(
+                f"cannot change the run: the kill switch is on for {kill.value}; do not retry until a person turns it "
+                "off",
+                code="run.kill_switch",
+            )
+
     def own_key(self, key: str) -> str:
         """Key scoped to the viewer, as the journal shows it. Raises: InvalidInput."""
         if not 1 <= len(key) <= 100 or not key.isascii() or not key.isprintable():

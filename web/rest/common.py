@@ -50,6 +50,14 @@ def error_responses(*more: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
+def as_tool(name: str, *, changes_nothing: bool = False, is_destructive: bool = False) -> dict[str, Any]:
+    """Offers a route to agents as a tool of MCP, with the schemas of the API's document (`x-tool`).
+
+    changes_nothing: for a route that is read with a body. is_destructive: the change cannot be taken back.
+    """
+    return {"x-tool": {"name": name, "changes_nothing": changes_nothing, "is_destructive": is_destructive}}
+
+
 class ApiRouter(APIRouter):
     """Router of the API, whose routes document the errors that they may return."""
 

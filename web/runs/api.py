@@ -4,17 +4,28 @@ import json
 from typing import Annotated, Any
 
 from fastapi import Path
+from fastapi.responses import HTMLResponse, Response
 from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from astraflow.runtime.folders.run_metadata import LINE, MAX_NOTE, MAX_TAG, MAX_TAGS, MAX_TITLE, TAG, TEXT, RunMetadata
 from web.database import run_records
 from web.database.tables import MAX_ID, RunRecord
-from web.requests.dependencies import CommandsDep, DatabaseDep, RunIndexDep, ShownRunDep
-from web.requests.run_lookup import local_run
-from web.rest.common import PREFIX, ApiRouter, Limit, NumberedPage, PageNumber, RequestBody, ResponseModel
+from web.history.run_summary import PolicyFigures, summary
+from web.requests.dependencies import (
+    AuditLogDep,
+    ClockDep,
+    CommandsDep,
+    DatabaseDep,
+    RunIndexDep,
+    ShownRunDep,
+    ViewerDep,
+)
+from web.requests.run_lookup import local_run, state_of
+from web.rest.common import PREFIX, ApiRouter, Limit, NumberedPage, PageNumber, RequestBody, ResponseModel, as_tool
 from web.rest.contract_models import fields_of
 from web.runs.details import annotate, record_metadata
+from web.runs.routes import export_response
 from web.security.roles import Permission, ResourceKind, needs
 
 router = ApiRouter(tags=["runs"])
@@ -60,11 +71,25 @@ class RunDetail(RunResponse):
     report: dict[str, Any] | None = Field(description="Last recorded report; null if it cannot be read.")
 
 
+@fields_of(PolicyFigures)
+class PolicyFiguresResponse(ResponseModel):
+    """Latest figures of a policy."""
+
+
+class RunSummaryResponse(RunResponse):
+    """Recorded run with the figures of its last report."""
+
+    state: str = Field(description="live, starting, running, ended, or not connected.", examples=["live"])
+    is_simulated: bool = Field(description="Whether parts of the run are simulated.")
+    dollars: float | None = Field(description="Cost of its nodes over the recorded time; null while no price is known.")
+    policies: list[PolicyFiguresResponse] = Field(description="Policies that are trained.")
+
+
 class RunList(NumberedPage[RunResponse]):
     """Page of runs, newest first."""
 
 
-@router.get("/runs", response_model=RunList)
+@router.get("/runs", response_model=RunList, openapi_extra=as_tool("run_list"))
 @needs(Permission.READ)
 async def runs(index: RunIndexDep, database: DatabaseDep, page: PageNumber = 1, limit: Limit = 100) -> dict[str, Any]:
     """Lists all runs, newest first."""
@@ -93,11 +118,41 @@ async def get_run(
     return RunDetail.values_of(record, is_live=index.is_live(record.id), metadata=metadata, report=_report(record))
 
 
+@router.get("/runs/{run_id}/summary", response_model=RunSummaryResponse, openapi_extra=as_tool("run_read"))
+@needs(Permission.READ)
+async def get_summary(shown: ShownRunDep) -> dict[str, Any]:
+    """Returns a run with the latest figures of its policies: steps, version, reward, waiting, metrics."""
+    record = await shown.record()
+    run = await shown.local(record)
+    figures = await shown.database.read(lambda session: summary(session, record))
+    return RunSummaryResponse.values_of(
+        record,
+        is_live=shown.is_live,
+        metadata=record_metadata(record, run),
+        state=state_of(run, folder=record.folder, is_heard=shown.is_live),
+        is_simulated=figures.simulated,
+        dollars=figures.dollars,
+        policies=[PolicyFiguresResponse.values_of(policy) for policy in figures.policies],
+    )
+
+
 @router.patch("/runs/{run_id}/metadata", response_model=MetadataResponse)
 @needs(Permission.OPERATE, on=ResourceKind.RECORD)
 async def change_metadata(shown: ShownRunDep, commands: CommandsDep, body: MetadataRequest) -> RunMetadata:
     """Changes title, note, tags, group or star of a run, and returns all of them."""
     return await annotate(shown, commands, body.model_dump(exclude_unset=True))
+
+
+@router.post(
+    "/runs/{run_id}/export",
+    response_class=HTMLResponse,
+    responses={200: {"description": "The run as one file that opens without a network.", "content": {"text/html": {}}}},
+    openapi_extra=as_tool("run_export", changes_nothing=True),
+)
+@needs(Permission.READ)
+async def export_file(shown: ShownRunDep, audit_log: AuditLogDep, viewer: ViewerDep, clock: ClockDep) -> Response:
+    """Returns the run as one HTML file: charts, samples, settings and events. The audit log gets its hash."""
+    return await export_response(shown, audit_log, viewer, clock)
 
 
 def _report(record: RunRecord) -> dict[str, Any] | None:

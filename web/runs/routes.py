@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError, Unavailable
 from astraflow.contract.training_metrics import training_metric
+from astraflow.runtime.clock import Clock
 from web.accounts.viewer import Viewer
 from web.charts.tables import STEP_KINDS, kind_labels, steps_json
 from web.components.downloads import FileFormat, sheet_response
@@ -42,7 +43,7 @@ from web.runs.sheets import LABELS, has_chart, recorded_metric, run_sheet, run_t
 from web.runs.training import SHOWN_STEPS, TRAINING, TrainingView, large, metric_chart, metric_insight, training_view
 from web.runs.views import SHOWN_POINTS, TONES, RunHistory, RunView
 from web.security.addresses import local_path
-from web.security.audit_log import AuditedCommand
+from web.security.audit_log import AuditedCommand, AuditLog
 from web.security.roles import Permission, needs
 from web.trajectories.filters import SampleFilter
 from web.trajectories.queries import RunSamples, reward_spread, samples_of_run
@@ -129,6 +130,11 @@ async def show_run(
 @needs(Permission.READ)
 async def export_run(shown: ShownRunDep, audit_log: AuditLogDep, viewer: ViewerDep, clock: ClockDep) -> Response:
     """Returns the run as one HTML file that opens without a network. The audit log gets its hash."""
+    return await export_response(shown, audit_log, viewer, clock)
+
+
+async def export_response(shown: ShownRun, audit_log: AuditLog, viewer: Viewer, clock: Clock) -> Response:
+    """Returns the run as a file, for the page and the API. Raises: HTTPException for an unknown run."""
     record = await shown.record()
     recorded = await shown.database.read(lambda session: recorded_run(session, record))
     samples = await _sample_source(shown)

@@ -13,7 +13,7 @@ from astraflow.contract.reports.report import SampledTrajectory
 from astraflow.contract.rollouts.agent_calls import CallOutcome
 from astraflow.contract.rollouts.timelines import Hop
 from web.requests.dependencies import ShownRunDep
-from web.rest.common import MAX_EXACT_INTEGER, ApiRouter, ItemList, ResponseModel
+from web.rest.common import MAX_EXACT_INTEGER, ApiRouter, ItemList, ResponseModel, as_tool
 from web.rest.contract_models import fields_of
 from web.security.roles import Permission, needs
 from web.trajectories.conversations import outcome_sentence, staleness_of
@@ -63,7 +63,7 @@ class RewardHistogramResponse(ResponseModel):
     """Histogram of rewards."""
 
 
-@router.get("/runs/{run_id}/trajectories", response_model=TrajectoryList)
+@router.get("/runs/{run_id}/trajectories", response_model=TrajectoryList, openapi_extra=as_tool("run_rollouts"))
 @needs(Permission.READ)
 async def trajectories(
     shown: ShownRunDep,

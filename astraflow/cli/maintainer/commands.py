@@ -293,6 +293,13 @@ def mcp(
     service: RunServicesGroup,
     is_http: Annotated[bool, typer.Option("--http", help="Serve HTTP with a token instead of stdio.")] = False,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on, with --http.")] = DEFAULT_HTTP,
+    web: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Serve the tools for the runs of this page instead, with the token in ASTRAFLOW_WEB_TOKEN.",
+        ),
+    ] = "",
     is_read_only: Annotated[bool, typer.Option("--read-only", help="Only tools that read.")] = False,
     is_non_destructive: Annotated[
         bool, typer.Option("--no-destructive", help="Refuse plans that remove nodes.")
@@ -322,7 +329,7 @@ def mcp(
         ),
     ] = False,
 ) -> None:
-    """Serve the fleet tools to an agent such as Claude Code: claude mcp add astraflow -- astraflow mcp."""
+    """Serve the tools for the fleet or for runs to an agent: claude mcp add astraflow -- astraflow mcp."""
     from astraflow.cli.services.control_processes import run_maintainer
 
     if shows_settings and shows_command:
@@ -332,8 +339,10 @@ def mcp(
         )
     if shows_settings or shows_command:
         run_maintainer("claude", None, "settings" if shows_settings else "command")
-    planes = service.both()
+    planes = None if web else service.both()
+    folder = directory or (planes.maintainer_directory if planes is not None else Path("maintainer-state"))
     options = {
+        "web": web,
         "name": name,
         "http": listen if is_http else None,
         "read-only": is_read_only,
@@ -344,4 +353,4 @@ def mcp(
         "behind-proxy": behind_proxy,
         "advertise": advertise,
     }
-    run_maintainer("mcp", planes, directory=directory or planes.maintainer_directory, options=options)
+    run_maintainer("mcp", planes, directory=folder, options=options)

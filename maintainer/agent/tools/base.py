@@ -86,11 +86,11 @@ class Tool:
 
     def input_schema(self) -> dict[str, Any]:
         """Input JSON schema with bounds and defaults, for MCP and people."""
-        return _inlined(self.input.model_json_schema())
+        return inlined_schema(self.input.model_json_schema())
 
     def output_schema(self) -> dict[str, Any]:
         """Output JSON schema."""
-        return _inlined(self.output.model_json_schema(mode="serialization"))
+        return inlined_schema(self.output.model_json_schema(mode="serialization"))
 
     def strict_schema(self) -> dict[str, Any]:
         """Input schema for strict decoding: all keys required (null for none), bounds in descriptions."""
@@ -129,8 +129,8 @@ def tools_hash(tools: Iterable[Tool]) -> str:
     return hashlib.sha256(json.dumps(definitions, sort_keys=True).encode()).hexdigest()
 
 
-def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """Schema without references, which some clients do not support."""
+def inlined_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Schema without references, which some clients do not support; its `$defs` hold their targets."""
     shared = schema.pop("$defs", {})
 
     def inline(value: Any) -> Any:

@@ -1,0 +1,56 @@
+"""Plans of launches: a preview names its launch by a hash, and a launch with another content is refused.
+
+Programs of the role agent start runs only from a plan, with a time limit, and few at a time.
+"""
+
+import hashlib
+import json
+
+from astraflow.client.local_runs import LocalRunState
+from astraflow.contract.errors import Conflict, NotPermitted
+from web.launches.views import LaunchChoice
+from web.requests.commands import Commands
+from web.requests.run_lookup import Launches
+from web.security.roles import Role
+
+MAX_AGENT_RUNS = 2
+"""Runs of one program of the role agent that may work at a time."""
+
+
+def plan_of(choice: LaunchChoice) -> str:
+    """Returns a hash of everything that a launch would do: its recipe, overrides and options."""
+    content = [choice.source.location, choice.form.toml, *choice.overrides, *choice.options.arguments()]
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
+
+
+async def check_plan(launches: Launches, commands: Commands, choice: LaunchChoice, *, plan: str, key: str) -> None:
+    """Checks that a launch is the planned one. Raises: Conflict when it differs, NotPermitted for an agent that may not
+    start it."""
+    if plan and choice.is_ready and plan != plan_of(choice):
+        raise Conflict(
+            "cannot launch the run: it would differ from its plan; preview it again and send the new plan",
+            code="launch.plan_changed",
+        )
+    viewer = commands.viewer
+    if viewer.effective_role(viewer.at) is not Role.AGENT:
+        return
+    if not plan:
+        raise NotPermitted(
+            "cannot launch the run: a program of the role agent needs a plan; preview the launch and send its `plan`",
+            code="launch.plan_missing",
+        )
+    if choice.options.limit_s is None:
+        raise NotPermitted(
+            "cannot launch the run: a program of the role agent needs a time limit; preview it with `limit_s`",
+            code="launch.limit_missing",
+        )
+    if await launches.launcher.launch_with_key(commands.own_key(key)) is not None:
+        return  # a repeated request starts nothing
+    own = [run for run in await launches.launcher.launches() if run.launch.actor == viewer.name]
+    working = [run.name for run in own if run.state is not LocalRunState.ENDED]
+    if len(working) >= MAX_AGENT_RUNS:
+        raise NotPermitted(
+            f"cannot launch the run: {viewer.name} already has {len(working)} runs at work; stop one of them: "
+            f"{', '.join(working)}",
+            code="launch.too_many_runs",
+        )
