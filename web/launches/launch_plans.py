@@ -4,7 +4,6 @@ Programs of the role agent start runs only from a plan, with a time limit, and f
 """
 
 import hashlib
-import json
 
 from astraflow.client.local_runs import LocalRunState
 from astraflow.contract.errors import Conflict, NotPermitted
@@ -18,9 +17,8 @@ MAX_AGENT_RUNS = 2
 
 
 def plan_of(choice: LaunchChoice) -> str:
-    """Returns a hash of everything that a launch would do: its recipe, overrides and options."""
-    content = [choice.source.location, choice.form.toml, *choice.overrides, *choice.options.arguments()]
-    return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
+    """Returns a hash of everything that a launch would do: its command and the effective recipe."""
+    return hashlib.blake2b(f"{choice.command}\n{choice.form.toml}".encode(), digest_size=16).hexdigest()
 
 
 async def check_plan(launches: Launches, commands: Commands, choice: LaunchChoice, *, plan: str, key: str) -> None:
