@@ -15,7 +15,9 @@ from tests.words import PROGRAM, command_of, options_of, parsed
 
 ROOT = Path(__file__).parents[1]
 
-DOCUMENTS = sorted(path for pattern in ("*.md", "docs/**/*.md", "recipes/*/*.md") for path in ROOT.glob(pattern))
+DOCUMENTS = sorted(
+    path for pattern in ("*.md", "docs/**/*.md", "recipes/*/*.md", "skills/*.md") for path in ROOT.glob(pattern)
+)
 
 KINDS = ("tutorials", "how-to", "reference", "explanation")
 

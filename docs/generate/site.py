@@ -28,7 +28,7 @@ SECTIONS = {
     "Explanation": "docs/explanation",
     "Recipes": "docs/recipes",
 }
-PATTERNS = ("*.md", "docs/**/*.md", "recipes/*/*.md")
+PATTERNS = ("*.md", "docs/**/*.md", "recipes/*/*.md", "skills/*.md")
 
 _LINK = re.compile(r"\]\(([^)\s#]+)[^)\s]*\)")
 _ITEM = re.compile(r"(?:[-*]|\d+\.) ")
@@ -53,6 +53,7 @@ def main() -> int:
     CONFIG.write_text(json.dumps(configuration, indent=2))  # JSON is YAML
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(CONFIG)]
     built = subprocess.run(command, check=False)  # noqa: S603 (its own arguments)
+    (SITE / "llms.txt").write_text(llms_text(documents))
     loaded = [str(page) for page in SITE.rglob("*.html") if _EXTERNAL.search(page.read_text())]
     for page in loaded:
         print(f"{page} loads a file from the network", file=sys.stderr)  # noqa: T201 (output of the command)
@@ -82,6 +83,7 @@ def navigation(documents: list[Path]) -> Iterator[dict[str, object]]:
         pages = [path for path in documents if path.parent == ROOT / folder]
         yield {section: [entry(path) for path in sorted(pages, key=lambda path: (path.name != "README.md", path))]}
     measurements = [ROOT / "docs/benchmarks.md", *sorted((ROOT / "docs/benchmarks").glob("*.md"))]
+    yield {"Skills": [*map(entry, [path for path in documents if path.parent == ROOT / "skills"])]}
     yield {"Measurements": [*map(entry, measurements)]}
     others = [path for path in documents if path.parent == ROOT and path.name != "README.md"]
     examples = [path for path in documents if path.is_relative_to(ROOT / "recipes")]
@@ -90,9 +92,21 @@ def navigation(documents: list[Path]) -> Iterator[dict[str, object]]:
     yield {"Project": [*map(entry, others), {"Recipe folders": [*map(entry, examples)]}]}
 
 
+def llms_text(documents: list[Path]) -> str:
+    """Returns the content of `llms.txt`: the documents by kind, with titles that are questions, for language models."""
+    summary = (ROOT / "README.md").read_text().split("\n\n")[1].replace("\n", " ")
+    lines = ["# AstraFlow", "", f"> {summary}"]
+    for section, folder in {"Skills": "skills", **SECTIONS}.items():
+        pages = [entry(path) for path in documents if path.parent == ROOT / folder]
+        links = [f"- [{title}]({path.removesuffix('.md')}/)" for page in pages for title, path in page.items()]
+        lines += ["", f"## {section}", "", *links]
+    return "\n".join(lines) + "\n"
+
+
 def entry(document: Path) -> dict[str, str]:
     """Returns title and path of a document."""
-    return {document.read_text().partition("\n")[0].lstrip("# "): str(document.relative_to(ROOT))}
+    title = next(line for line in document.read_text().split("\n") if line.startswith("# "))
+    return {title.lstrip("# "): str(document.relative_to(ROOT))}
 
 
 def for_site(text: str) -> str:

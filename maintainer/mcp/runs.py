@@ -84,13 +84,13 @@ def _tool(document: Mapping[str, Any], path: str, method: str, operation: Mappin
         return inlined_schema({**schema, "$defs": definitions})
 
     schema: dict[str, Any] = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     for parameter in operation.get("parameters", ()):
         name = "idempotency_key" if parameter["name"] == KEY_HEADER else parameter["name"]
         described = {"description": parameter["description"]} if "description" in parameter else {}
         schema["properties"][name] = inlined(parameter["schema"]) | described
         schema["required"] += [name] if parameter.get("required") else []
-        places[name] = parameter["in"]
+        locations[name] = parameter["in"]
     if "requestBody" in operation:
         body = inlined(operation["requestBody"]["content"]["application/json"]["schema"])
         choices = body.get("anyOf", [body])
@@ -103,7 +103,7 @@ def _tool(document: Mapping[str, Any], path: str, method: str, operation: Mappin
         description=operation["description"],
         method=method.upper(),
         path=path,
-        parameters=places,
+        parameters=locations,
         input_schema=schema,
         output_schema=_output_schema(operation, inlined),
         is_read_only=method == "get" or mark["changes_nothing"],

@@ -1,6 +1,7 @@
 """Tools for runs: the official SDK's client, a page over HTTP, a fleet service, and runs that end at once."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -50,9 +51,9 @@ async def agent(
 ) -> AsyncIterator[Client]:
     """Yields a client of a server with a token of this scope."""
     web, admin = page
-    made = await admin.post("/settings/tokens", data={"name": f"a {scope}", "scope": scope, "days": "1"})
+    created = await admin.post("/settings/tokens", data={"name": f"a {scope}", "scope": scope, "days": "1"})
     async with (
-        open_runs_server(web.address, shown_secret(made), directory=directory, **options) as server,
+        open_runs_server(web.address, shown_secret(created), directory=directory, **options) as server,
         Client(server) as client,
     ):
         yield client
@@ -166,3 +167,16 @@ def test_the_token_travels_only_encrypted_or_within_the_machine(address: str, co
     assert page_url("http://127.0.0.1:80/a/login?token=x") == "http://127.0.0.1:80/a"
     with raises_code(InvalidInput, "mcp.no_run_tools"):
         run_tools({"paths": {}})
+
+
+@pytest.mark.parametrize(
+    "skill", sorted((Path(__file__).parents[3] / "skills").glob("*.md")), ids=lambda file: file.stem
+)
+def test_skills_have_a_name_and_a_description_and_use_existing_tools(skill: Path) -> None:
+    head, _, text = skill.read_text().removeprefix("---\n").partition("---\n")
+    facts = dict(line.split(": ", 1) for line in head.splitlines())
+    assert set(facts) == {"name", "description"}
+    assert facts["name"] == skill.stem
+    tools = set(re.findall(r"\b(?:run|recipe)_[a-z]+\b", text))
+    assert tools
+    assert tools - {"run_id"} <= READS | CHANGES
