@@ -14,6 +14,7 @@ from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.plugins import PlannedPlugins, PluginKind, PluginSlot
 from astraflow.contract.record_kinds import RecordKind, Severity
+from astraflow.contract.records import Record
 from astraflow.contract.reports.report import (
     Event,
     FlowReport,
@@ -48,6 +49,7 @@ class RecordedReport:
     streams: tuple[StreamReport, ...]
     events: tuple[Event, ...] = ()
     plugin_kinds: tuple[PluginKind, ...] = ()
+    learning_faults: tuple[Record, ...] = ()
 
 
 _REPORT = TypeAdapter(Report)
@@ -80,6 +82,7 @@ def report_from_json(text: str) -> RecordedReport:
         streams=_read_tables(_stream, content.get("streams")),
         events=_read_tables(_event, content.get("events")),
         plugin_kinds=_read_tables(_plugin_kind, content.get("plugin_kinds")),
+        learning_faults=_read_tables(_record, content.get("learning_faults")),
     )
 
 
@@ -136,19 +139,29 @@ def _numbers(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _event(content: dict[str, Any]) -> Event:
-    """Returns an event; earlier releases recorded a message instead of values."""
     return Event(
         ordinal=int(content["ordinal"]),
         at=float(content["at"]),
-        kind=RecordKind(content["kind"]),
-        subject=str(content["subject"]),
-        actor=str(content.get("actor", "")),
-        reason=str(content.get("reason", "")),
-        cause=str(content.get("cause", "")),
-        severity=Severity(content.get("severity", "info")),
-        values=content["values"] if "values" in content else {"text": str(content["message"])},
         repeats=int(content.get("repeats", 0)),
+        **_record_fields(content),
     )
+
+
+def _record(content: dict[str, Any]) -> Record:
+    return Record(**_record_fields(content))
+
+
+def _record_fields(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a record; earlier releases recorded a message instead of values."""
+    return {
+        "kind": RecordKind(content["kind"]),
+        "subject": str(content["subject"]),
+        "actor": str(content.get("actor", "")),
+        "reason": str(content.get("reason", "")),
+        "cause": str(content.get("cause", "")),
+        "severity": Severity(content.get("severity", "info")),
+        "values": content["values"] if "values" in content else {"text": str(content["message"])},
+    }
 
 
 def _plugin_kind(content: dict[str, Any]) -> PluginKind:

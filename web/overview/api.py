@@ -34,6 +34,6 @@ async def faults(shown: ShownRunDep) -> dict[str, Any]:
     """
     report = shown.report or report_from_json((await shown.record()).report_json)
     return {
-        "items": [view for stream in report.streams for view in fault_views(report, stream.policy)],
+        "items": [view for stream in report.streams for view in fault_views(report.learning_faults, stream.policy)],
         "steps": sum(stream.training.steps for stream in report.streams),
     }

@@ -51,13 +51,14 @@ def doctor_view(report: Report) -> DoctorView:
     present = {record.cause for record in report.learning_faults}
     return DoctorView(
         steps=sum(stream.training.steps for stream in report.streams),
-        faults=[view for stream in report.streams for view in fault_views(report, stream.policy)],
+        faults=[view for stream in report.streams for view in fault_views(report.learning_faults, stream.policy)],
         absent=[fault for fault in LearningFault if fault.value not in present],
     )
 
 
-def fault_views(report: Report, policy: PolicyId) -> list[FaultView]:
-    """Returns the faults of a policy, the most urgent first. Unknown ones of a newer dataflow are left out."""
+def fault_views(faults: Sequence[Record], policy: PolicyId) -> list[FaultView]:
+    """Returns those faults of a report that a policy has, the most urgent first, without those of a newer
+    dataflow that are unknown here."""
     known = {fault.value: fault for fault in LearningFault}
     return [
         FaultView(
@@ -71,7 +72,7 @@ def fault_views(report: Report, policy: PolicyId) -> list[FaultView]:
             remedy=_text(known[record.cause].remedy, record),
             step=int(record.values.get("step", 0)),
         )
-        for record in report.learning_faults
+        for record in faults
         if record.subject == policy and record.cause in known
     ]
 

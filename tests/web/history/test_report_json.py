@@ -26,7 +26,7 @@ def test_a_report_is_read_back_as_it_was_written() -> None:
     )
     report = dataclasses.replace(report, streams=(paced, *report.streams))
     read = report_from_json(report_to_json(report))
-    assert (read.flows, read.streams) == (report.flows, report.streams)
+    assert (read.flows, read.streams, read.learning_faults) == (report.flows, report.streams, report.learning_faults)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", "no json", '{"flows": 3, "streams": [null, 7, {}]}'])
