@@ -12,7 +12,7 @@ from web.launcher.options import LaunchOptions
 from web.launches import commands as launch_commands
 from web.launches import launch_choice
 from web.launches.launch_choice import LaunchRequest, Purpose, launch_source
-from web.launches.launch_plans import check_plan, plan_of
+from web.launches.launch_plans import plan_of
 from web.launches.schemas import (
     ClonePreviewRequest,
     CloneRunRequest,
@@ -88,8 +88,7 @@ async def launch(
     the `plan` of a preview and a time limit, and may have two runs at a time.
     """
     choice = await _chosen(launches, commands, body, Purpose.LAUNCH, key=key)
-    await check_plan(launches, commands, choice, plan=body.plan, key=key)
-    name = await launch_commands.launch(launches, commands, choice, reason=body.reason, key=key)
+    name = await launch_commands.launch(launches, commands, choice, reason=body.reason, key=key, plan=body.plan)
     return _to_response(await launches.launcher.launch(name))
 
 

@@ -9,18 +9,23 @@ from collections.abc import Awaitable, Callable
 from astraflow.contract.errors import Conflict
 from web.launcher.launcher import LaunchOrder
 from web.launcher.options import LaunchOptions, with_join_address
+from web.launches.launch_plans import check_plan
 from web.launches.views import LaunchChoice
 from web.requests.commands import Commands, LaunchReply
 from web.requests.run_lookup import Launches
 from web.security.audit_log import SECRET_PATTERN, AuditedCommand, Facts
 
 
-async def launch(launches: Launches, commands: Commands, choice: LaunchChoice, *, reason: str, key: str = "") -> str:
-    """Starts a run and returns its name.
+async def launch(
+    launches: Launches, commands: Commands, choice: LaunchChoice, *, reason: str, key: str = "", plan: str = ""
+) -> str:
+    """Starts a run and returns its name. plan: of the preview that the user saw; empty for none.
 
-    Raises: NotPermitted or InvalidInput for a choice that is not ready, Conflict for a key of another change.
+    Raises: NotPermitted or InvalidInput for a choice that is not ready, Conflict for another plan or a key of another
+    change.
     """
     choice.check()
+    await check_plan(launches, commands, choice, plan=plan, key=key)
     source, overrides, options = choice.source, choice.overrides, choice.options
     after = {"set": " ".join(overrides)} if overrides else {}
     command = AuditedCommand(action="run.launch", target=source.location, after=after, reason=reason)

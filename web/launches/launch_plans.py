@@ -24,7 +24,7 @@ def plan_of(choice: LaunchChoice) -> str:
 async def check_plan(launches: Launches, commands: Commands, choice: LaunchChoice, *, plan: str, key: str) -> None:
     """Checks that a launch is the planned one. Raises: Conflict when it differs, NotPermitted for an agent that may not
     start it."""
-    if plan and choice.is_ready and plan != plan_of(choice):
+    if plan and plan != plan_of(choice):
         raise Conflict(
             "cannot launch the run: it would differ from its plan; preview it again and send the new plan",
             code="launch.plan_changed",

@@ -104,8 +104,10 @@ async def test_a_text_has_the_limits_of_the_role_and_is_audited(tmp_path: Path) 
 
 async def test_the_api_launches_from_a_text(tmp_path: Path) -> None:
     async with page(tmp_path) as clients:
-        body = {"recipe": "smoke", "text": "[stop]\nsteps = 7\n", "reason": "a look"}
-        answer = await clients["agent"].post("/api/v1/launches", json=body, headers={"Idempotency-Key": "text"})
+        body = {"recipe": "smoke", "text": "[stop]\nsteps = 7\n", "limit_s": 60, "reason": "a look"}
+        planned = (await clients["agent"].post("/api/v1/launch-preview", json=body)).json()
+        request = {**body, "plan": planned["plan"]}
+        answer = await clients["agent"].post("/api/v1/launches", json=request, headers={"Idempotency-Key": "text"})
         assert answer.status_code == 201, answer.text
         both = await clients["agent"].post("/api/v1/launch-preview", json={**body, "set": {"seed": 1}})
         assert set(both.json()["command"].split()) >= {"stop.steps=7", "seed=1"}
