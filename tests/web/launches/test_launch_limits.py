@@ -178,7 +178,9 @@ async def test_only_admins_raise_limits_and_no_role_sets_paths(tmp_path: Path) -
         assert (await launch(clients["admin"], "bounds", recipe="here", set=raised)).status_code == 201
         refused = await launch(clients["admin"], "paths", recipe="smoke", set=paths)
         assert (refused.status_code, [key in refused.text for key in paths]) == (403, [True] * 3)
-        assert (await launch(clients["agent"], "steps", recipe="smoke", set={"stop.steps": 7})).status_code == 201
+        steps = {"recipe": "smoke", "set": {"stop.steps": 7}, "limit_s": 60}
+        planned = (await clients["agent"].post("/api/v1/launch-preview", json=steps)).json()["plan"]
+        assert (await launch(clients["agent"], "steps", **steps, plan=planned)).status_code == 201
 
 
 @pytest.mark.long
