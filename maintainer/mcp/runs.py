@@ -141,6 +141,8 @@ class RunsPage:
         path, query, headers, body = tool.path, [], {}, {}
         for name, value in arguments.items():
             match tool.parameters.get(name):
+                case "path" if str(value) in (".", ".."):  # a client of HTTP would leave the route
+                    return _problem(f"cannot call {tool.name}: {value!r} is no {name}; take one from a list")
                 case "path":
                     path = path.replace(f"{{{name}}}", quote(str(value), safe=""))
                 case "query":

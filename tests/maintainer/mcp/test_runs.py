@@ -109,6 +109,15 @@ async def test_an_agent_reads_explains_evaluates_and_exports_a_run(
         assert await call(client, "run_read", run_id=99) == "http.404"
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+async def test_an_argument_cannot_leave_the_route_of_its_tool(
+    page: tuple[RunningWeb, httpx.AsyncClient], tmp_path: Path, name: str
+) -> None:
+    async with agent(page, tmp_path) as client:
+        result = await client.call_tool("run_stop", {"name": name, "reason": "a look", "idempotency_key": "one"})
+        assert (result.is_error, "no name" in str(result.content)) == (True, True)
+
+
 async def working(launcher: FakeLauncher) -> tuple[LocalRun, ...]:
     """Returns the launched runs as runs that work."""
     return tuple(replace(run, state=LocalRunState.RUNNING) for run in await Launcher.launches(launcher))
