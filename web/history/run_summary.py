@@ -21,10 +21,15 @@ class PolicyFigures:
     """Latest figures of one policy."""
 
     policy: str
+    """Its name."""
     steps: int
+    """Training steps so far. Count."""
     version: int
+    """Latest version of its weights."""
     reward: float | None
+    """Mean reward of the last step; None before the first."""
     wait: float | None
+    """Share of the time in which its trainer waited for rollouts; None before it was measured."""
     metrics: Mapping[str, float]
     """Metrics of the last step."""
 

@@ -68,7 +68,7 @@ def found(text: str, viewer: Viewer = ADMIN, sources: PaletteSources = SOURCES) 
         ("new run", "/runs/new"),
         ("launch reverse", "/runs/new?recipe=reverse"),
         ("stop smoke", "/launches/smoke-1/stop"),
-        ("fork", "/runs/new?of=smoke-1"),
+        ("fork", "/runs/new?of=smoke-1&fork=1"),
         ("copy math", "/runs/new?of=math-2026"),
         ("kill", "/kill"),
         ("plan a size", "/pools/local#resize-title"),
