@@ -45,6 +45,7 @@ STARTS = {
     "maintainer/fleet/providers/local_process/machine_folders.py": "its own minimal environment, anywhere",
     "maintainer/fleet/providers/local_process/machine.py": "its own environment, which is minimal",
     "astraflow/cli/running/supervisor.py": "services of the run, of the same user and code",
+    "astraflow/cli/running/sweeps.py": "the same command line",
     "astraflow/cli/inspection/archive_viewer.py": "the viewer that the user installed, without the tokens",
     "astraflow/cli/page/all_runs_page.py": "the same command line",
     "astraflow/cli/page/page_programs.py": "the same command line",
