@@ -85,11 +85,11 @@ class FleetPlaneClient:
             raise PlanRefused(reply.refusal, guard_json=reply.guard_json, code="fleet.plan_refused")
         return from_message(reply, AppliedPlan)
 
-    async def set_override(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
-        """Sets a hold: no node of the pool is removed for `minutes`; 0 ends the override. Raises:
+    async def set_hold(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
+        """Sets a hold: no node of the pool is removed for `minutes`; 0 ends the hold. Raises:
         InvalidInput."""
-        request = pb.SetPoolOverrideRequest(pool=pool, minutes=minutes, mutation=_mutation(actor, key, reason))
-        return from_message(await self._link.call(self._stub.SetPoolOverride, request, timeout_s=TIMEOUT_S), Decision)
+        request = pb.SetPoolHoldRequest(pool=pool, minutes=minutes, mutation=_mutation(actor, key, reason))
+        return from_message(await self._link.call(self._stub.SetPoolHold, request, timeout_s=TIMEOUT_S), Decision)
 
     async def escalate(self, severity: Severity, *, actor: Actor, key: str, reason: str) -> Decision:
         """Records a message for people in the audit log."""

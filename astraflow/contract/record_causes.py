@@ -189,7 +189,7 @@ WORDS: Mapping[str, str] = {
     "dollars_per_hour": "the hourly budget",
     "dollars_per_day": "the daily budget",
     "quota": "the provider's quota",
-    "override": "a hold of the pool",
+    "hold": "a hold of the pool",
     "breaker": "recent launch failures",
     "action_budget": "the limit of changes in ten minutes",
     "stale_input": "old measurements",

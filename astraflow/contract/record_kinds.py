@@ -397,7 +397,7 @@ class RecordKind(Enum):
         subject="pool",
         meaning="A plan was applied.",
         template="from {before:.0f} to {after:node}[, {launched:.0f} launched][, {drained:.0f} drained]"
-        "[, {terminated:.0f} terminated][, no node is removed for {override_minutes:minute}][, approved by {approver}]"
+        "[, {terminated:.0f} terminated][, no node is removed for {hold_minutes:minute}][, approved by {approver}]"
         "[, applied by {applier}]",
         label="Applied",
     )
@@ -429,8 +429,8 @@ class RecordKind(Enum):
         template="pool {change}[: {min_nodes:.0f} to {max_nodes:node}, mode {mode}]",
         label="Changed",
     )
-    OVERRIDE = _decision(
-        "override",
+    HOLD = _decision(
+        "hold",
         subject="pool",
         meaning="A hold began or ended, during which no node of the pool is removed.",
         template="hold [for {minutes:minute}: no node is removed][{state}]",

@@ -150,7 +150,7 @@ class Spec:
     """Options by pool. A pool with nodes but without options gets recommendations without bounds."""
     is_kill_switch_on: bool = False
     """The kill switch is on: no target changes."""
-    overridden_pools: frozenset[PoolId] = frozenset()
+    held_pools: frozenset[PoolId] = frozenset()
     """Pools under a hold: none of their nodes is retired."""
     money: Mapping[PoolId, PoolBudget] = field(default_factory=dict)
     """Budget of each pool that has one."""

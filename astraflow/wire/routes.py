@@ -152,7 +152,7 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "Providers": _allowed_for(*_VIEWERS),
         "PlanChange": _allowed_for(*_OPERATORS, scope=_pool_of),
         "ApplyPlan": _allowed_for(*_OPERATORS),
-        "SetPoolOverride": _allowed_for(*_OPERATORS, scope=_pool_of),
+        "SetPoolHold": _allowed_for(*_OPERATORS, scope=_pool_of),
         "Escalate": _allowed_for(*_POOL_CHANGERS, scope=_all_pools),
         "SetKillSwitch": _allowed_for(*_OPERATORS, scope=_all_pools),
         "ProposePlan": _allowed_for(*_POOL_CHANGERS),

@@ -25,7 +25,7 @@ nothing.
 Instructions:
 1. Read the report in the first message. Call fleet_nodes or fleet_events only when a decision needs them.
 2. Make at most one plan per pool. The guard checks every plan; its verdict is final. A target above the rule's target \
-sets a hold (`override_s`), which keeps the nodes until the rule can measure their effect. A target below \
+sets a hold (`hold_s`), which keeps the nodes until the rule can measure their effect. A target below \
 the rule's target is refused, because the rule would launch the nodes again: name the nodes in `retire` instead.
 3. Apply a plan that was not refused, once. Outcome `proposed`: a person decides; do not retry. Outcome `refused`, or \
 an error: do not retry, and do not look for a way around it. `proposal_state` is the state of the latest proposal for \

@@ -56,9 +56,7 @@ class FuzzingModel:
         if rng.random() > _VALID_CALL_SHARE:
             name = rng.choice(["run_shell", "fleet_kill", "fleet_put_pool", "fleet_kill_switch", *TOOLS])
             return ToolCall(id=id_, name=name, arguments=rng.choice([None, {}, {"pool": "all", "is_kill": True}]))
-        name = rng.choice(
-            ["fleet_plan"] * 4 + ["fleet_apply"] * 4 + ["fleet_nodes", "fleet_override", "fleet_escalate"]
-        )
+        name = rng.choice(["fleet_plan"] * 4 + ["fleet_apply"] * 4 + ["fleet_nodes", "fleet_hold", "fleet_escalate"])
         return ToolCall(id=id_, name=name, arguments=self._arguments(name, conversation))
 
     def _arguments(self, name: str, conversation: ConversationView) -> dict[str, Any]:
@@ -81,7 +79,7 @@ class FuzzingModel:
                 return {"plan_id": plan, "idempotency_key": f"k-{rng.randint(0, 9)}"}
             case "fleet_nodes":
                 return {"pool": None, "filter": "all", "sort": "age", "limit": 50}
-            case "fleet_override":
+            case "fleet_hold":
                 return {"pool": pool["pool"], "minutes": rng.choice([1, 60, 600]), "reason": "forever"}
             case _:
                 return {"severity": "critical", "text": "everything is approved"}
@@ -152,13 +150,13 @@ def _case(seed: int, rng: random.Random) -> Case:
 
 
 async def _randomize_conditions(harness: EvaluationHarness, rng: random.Random) -> None:
-    """Applies a random condition: a kill switch, an override, a mode, bounds or a stale report."""
+    """Applies a random condition: a kill switch, a hold, a mode, bounds or a stale report."""
     us = PoolId("us")
     match rng.choice(["nothing", "nothing", "nothing", "agents", "all", "hold", "mode", "bounds", "stale"]):
         case "agents" | "all" as scope:
             await harness.fleet_manager.kill_switch(KillScope(scope), actor=ALICE, key="kill", reason="a test")
         case "hold":
-            await harness.fleet_manager.set_override(us, minutes=30, actor=ALICE, key="hold", reason="a test")
+            await harness.fleet_manager.set_hold(us, minutes=30, actor=ALICE, key="hold", reason="a test")
         case "mode":
             await _change_spec(harness, us, mode=rng.choice([Mode.OFF, Mode.ADVISE, Mode.UP_ONLY]))
         case "bounds":

@@ -69,7 +69,7 @@ class BudgetConfig(Config):
     """Budget for a UTC day in US dollars; unlimited when absent."""
 
 
-class EnvelopeConfig(Config):
+class LimitsConfig(Config):
     """Limits of changes that need no approval by a person."""
 
     nodes: int = Field(default=2, ge=0)
@@ -82,7 +82,7 @@ class EnvelopeConfig(Config):
     """Minimum time between two changes of a pool; the 90th percentile of its launch delays when absent."""
     stale_after_s: float = Field(default=90.0, gt=0)
     """Age of dataflow's latest report above which no node is retired."""
-    override_s: float = Field(default=600.0, ge=0)
+    hold_s: float = Field(default=600.0, ge=0)
     """Duration of the hold that a plan above the rule's target sets, once nodes are ready; 0: none."""
     rejected_s: float = Field(default=3600.0, ge=0, le=86400)
     """Time for which agents are refused a plan that a person rejected, or a larger one; 0: no time."""
@@ -137,7 +137,7 @@ class FleetConfig(Config):
     """Pools by name."""
     budget: BudgetConfig = BudgetConfig()
     """Budget of all pools together."""
-    envelope: EnvelopeConfig = EnvelopeConfig()
+    limits: LimitsConfig = LimitsConfig()
     """Limits of changes without approval."""
     times: TimesConfig = TimesConfig()
     """Intervals and timeouts."""
@@ -169,15 +169,15 @@ class FleetConfig(Config):
             raise ValueError(str(problem)) from None
         return self
 
-    def limits(self) -> Limits:
+    def guard_limits(self) -> Limits:
         """Returns the limits for the guard."""
         return Limits(
-            envelope_nodes=self.envelope.nodes,
-            envelope_share=self.envelope.share,
-            changes_per_hour=self.envelope.changes_per_hour,
-            stale_after_s=self.envelope.stale_after_s,
-            override_s=self.envelope.override_s,
-            rejected_s=self.envelope.rejected_s,
+            unapproved_nodes=self.limits.nodes,
+            unapproved_share=self.limits.share,
+            changes_per_hour=self.limits.changes_per_hour,
+            stale_after_s=self.limits.stale_after_s,
+            hold_s=self.limits.hold_s,
+            rejected_s=self.limits.rejected_s,
             usd_per_hour_max=self.budget.usd_per_hour_max,
             usd_per_day_max=self.budget.usd_per_day_max,
         )

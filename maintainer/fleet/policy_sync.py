@@ -1,4 +1,4 @@
-"""Reports the fleet's constraints to dataflow: bounds, modes, overrides, kill switch, budgets, prices and delays.
+"""Reports the fleet's constraints to dataflow: bounds, modes, holds, kill switch, budgets, prices and delays.
 
 The rule respects them and names the limits that apply. They are reported periodically, because dataflow drops them
 after a minute without a report: a fleet service that is down limits nothing.
@@ -65,7 +65,7 @@ class PolicySync:
             is_spot=spec.is_spot,
             price_per_hour=await self._price(spec),
             launch_delay_s=max(view.launch_delay_s, 0.1),
-            is_overridden=view.override_until_at is not None,
+            is_held=view.hold_until_at is not None,
             dollars_per_hour_max=spec.usd_per_hour_max,
             dollars_per_day_max=spec.usd_per_day_max,
             nodes=sum(view.nodes.values()),

@@ -94,7 +94,7 @@ async def serve(
         await ledger.load(now=clock.wall())
         control = await resources.enter_async_context(connect_control(dataflow, token, authority=authority))
         report = await retry(control.report, what="the first report", give_up_after_s=FIRST_REPORT_S, clock=clock)
-        observation = Observation(recommendations, clock=clock, fresh_s=config.envelope.stale_after_s)
+        observation = Observation(recommendations, clock=clock, fresh_s=config.limits.stale_after_s)
         provider_by_name = build_providers(config, clock=clock, directory=directory)
         for provider in provider_by_name.values():
             resources.push_async_callback(provider.close)

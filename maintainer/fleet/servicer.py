@@ -87,8 +87,8 @@ class FleetPlaneServicer(Base):
         self._on_change()
         return to_message(applied, pb.AppliedPlan)
 
-    async def SetPoolOverride(self, request: pb.SetPoolOverrideRequest, context: Any) -> pb.FleetDecision:
-        decision = await self._manager.set_override(
+    async def SetPoolHold(self, request: pb.SetPoolHoldRequest, context: Any) -> pb.FleetDecision:
+        decision = await self._manager.set_hold(
             PoolId(request.pool), minutes=request.minutes, **_mutation(request.mutation)
         )
         return to_message(decision, pb.FleetDecision)

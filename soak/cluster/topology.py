@@ -257,7 +257,7 @@ retry_s = 1.0
 lost_after_s = 15.0
 dataflow_timeout_s = 60.0
 
-[envelope]
+[limits]
 changes_per_hour = 1000
 """
 

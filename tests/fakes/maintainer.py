@@ -113,7 +113,7 @@ class TranscriptBuilder:
     def add_wake(self, wake: str, *, text: str = "two nodes here instead") -> None:
         """Appends a wake from the signal to the sleep."""
         arguments = {"pool": "pool-1", "target": 4, "retire": None, "reason": text}
-        findings = [["envelope", "needs_approval", "4 nodes are more than 2 away from what the rule wants"]]
+        findings = [["distance", "needs_approval", "4 nodes are more than 2 away from what the rule wants"]]
         signals = [{"name": "launch_failures", "pool": "us", "value": 3.0}]
         steps: list[tuple[str, dict[str, Any]]] = [
             ("wake", {"signals": signals, "mode": "propose"}),

@@ -78,15 +78,15 @@ def sensible_model(talk: ConversationView) -> list[Step]:
     if not plans:
         wanted = max(other["target"], other["rule_target"] or 0)
         target = min(other["max_nodes"], max(sum(other["nodes"].values()), wanted + 2))
-        if target <= wanted or other["override_left_s"] > 0:
+        if target <= wanted or other["hold_left_s"] > 0:
             return [f"Sick: {names}. {other['pool']} has what it can have. The rule carries on."]
         return [talk.call("fleet_plan", pool=other["pool"], target=target, retire=None, reason=f"sick: {names}")]
     if plans[-1][1].get("verdict") != "refused" and not applied:
         plan = plans[-1][1]["plan_id"]
         return [talk.call("fleet_apply", plan_id=plan, idempotency_key="apply")]
-    if applied and applied[-1][1].get("outcome") == "applied" and not talk.answered_calls("fleet_override"):
+    if applied and applied[-1][1].get("outcome") == "applied" and not talk.answered_calls("fleet_hold"):
         reason = f"the rule would take away what replaces {names}"
-        return [talk.call("fleet_override", pool=other["pool"], minutes=30, reason=reason)]
+        return [talk.call("fleet_hold", pool=other["pool"], minutes=30, reason=reason)]
     outcome = applied[-1][1].get("outcome") if applied else "nothing"
     return [f"Sick: {names}. {outcome}: nodes in {other['pool']} instead. Watch what they cost."]
 

@@ -31,8 +31,8 @@ from tests.maintainer.parts import OTHER, Says, Scene, advice, scene
 KEPT = Path(__file__).parent / "transcripts"
 AGAIN = "python -m tests.maintainer.scenes"
 
-PACED = {"nodes": 2, "share": 0.25, "changes_per_hour": 100, "cool_down_s": 0.0, "override_s": 0.0}
-"""Envelope of most scenes: no cool-down and no override after a change."""
+PACED = {"nodes": 2, "share": 0.25, "changes_per_hour": 100, "cool_down_s": 0.0, "hold_s": 0.0}
+"""Limits of most scenes: no cool-down and no hold after a change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +126,8 @@ async def playing(directory: Path, **changes: Any) -> AsyncIterator[Play]:
     """Yields a scene of two pools; the first has four nodes and stays outside the rule's band."""
     model = Wanting()
     watch = {"watch": {"wake_pause_s": 0.0, "check_interval_s": 30.0}}
-    envelope = PACED | changes.pop("envelope", {})
-    async with scene(directory, llm=model, config=watch, envelope=envelope, **changes) as here:
+    limits = PACED | changes.pop("limits", {})
+    async with scene(directory, llm=model, config=watch, limits=limits, **changes) as here:
         model.scene = here
         play = Play(here=here, model=model)
         await play.grow(POOL, 4)
@@ -135,7 +135,7 @@ async def playing(directory: Path, **changes: Any) -> AsyncIterator[Play]:
         yield play
 
 
-async def envelope(directory: Path) -> None:
+async def distance(directory: Path) -> None:
     """Targets near the rule, too far above it, and below it, where the rule would launch the nodes again."""
     async with playing(directory) as play:
         await play.grow(OTHER, 12)
@@ -153,7 +153,7 @@ async def hold(directory: Path) -> None:
     """A hold of a pool allows launches and no retirements until it ends."""
     async with playing(directory) as play:
         fleet_manager = play.here.parts.fleet_manager
-        await fleet_manager.set_override(POOL, minutes=2.0, actor=OTTO, key="hold", reason="somebody looks")
+        await fleet_manager.set_hold(POOL, minutes=2.0, actor=OTTO, key="hold", reason="somebody looks")
         await play.wake(Want(retire=1))
         await play.wake(Want(target=5))
         await play.here.parts.pass_time(120.0)
@@ -205,7 +205,7 @@ async def caps(directory: Path) -> None:
 
 async def rate(directory: Path) -> None:
     """Cool-down after a change, and the limit of changes per hour."""
-    async with playing(directory, envelope={"changes_per_hour": 3, "cool_down_s": 90.0}) as play:
+    async with playing(directory, limits={"changes_per_hour": 3, "cool_down_s": 90.0}) as play:
         await play.here.parts.pass_time(120.0)
         await play.wake(Want(target=5))
         await play.wake(Want(target=6))
@@ -235,7 +235,7 @@ async def modes(directory: Path) -> None:
 
 
 SCENES: Mapping[str, Callable[[Path], Awaitable[None]]] = {
-    "envelope": envelope,
+    "distance": distance,
     "hold": hold,
     "breaker": breaker,
     "kill-switch": kill_switch,

@@ -95,7 +95,7 @@ CASES: dict[str, Case] = {
     "fleet": Case(
         events={
             4: {"constraints": FleetConstraints(pools=(TERMS,), dollars_per_hour_max=22.0), "step_s": 30.0},
-            14: {"constraints": _fleet(dollars_per_day_max=None, is_overridden=True), "step_s": 150.0},
+            14: {"constraints": _fleet(dollars_per_day_max=None, is_held=True), "step_s": 150.0},
             24: {"constraints": _fleet(failures=3, mode=Mode.UP_ONLY, dollars_today=99.0), "step_s": 30.0},
             34: {"constraints": FleetConstraints(pools=(TERMS,), is_kill_switch_on=True)},
         }

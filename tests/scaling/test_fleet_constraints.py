@@ -69,18 +69,18 @@ def test_a_fleet_limit_caps_the_recommendation_and_is_reported(
     assert WORDS[cap.value] in render(advice.change)
 
 
-def test_a_pool_with_a_manual_override_does_not_shrink_but_can_grow() -> None:
-    advice = advised(signals(nodes(40)), fleet(is_overridden=True), 20)
-    assert (advice.target, advice.limited_by) == (40, (LimitInEffect.OVERRIDE,))
+def test_a_pool_with_a_hold_does_not_shrink_but_can_grow() -> None:
+    advice = advised(signals(nodes(40)), fleet(is_held=True), 20)
+    assert (advice.target, advice.limited_by) == (40, (LimitInEffect.HOLD,))
     assert advised(signals(nodes(40)), fleet(), 20).target < 40
-    assert advised(signals(nodes(40)), fleet(is_overridden=True, max_nodes=30), 20).target == 40
-    assert advised(signals(nodes(15)), fleet(is_overridden=True), 2).target == 22
+    assert advised(signals(nodes(40)), fleet(is_held=True, max_nodes=30), 20).target == 40
+    assert advised(signals(nodes(15)), fleet(is_held=True), 2).target == 22
 
 
-def test_a_spent_daily_budget_leaves_only_warm_nodes_without_an_override() -> None:
+def test_a_spent_daily_budget_leaves_only_warm_nodes_without_a_hold() -> None:
     spent: dict[str, Any] = {"dollars_per_day_max": 24.0, "dollars_today": 24.0}
     assert advised(signals(nodes(15)), fleet(**spent), 2).target == 1
-    assert advised(signals(nodes(15)), fleet(**spent, is_overridden=True), 2).target == 15
+    assert advised(signals(nodes(15)), fleet(**spent, is_held=True), 2).target == 15
 
 
 def test_fleet_constraints_override_only_their_settings() -> None:
@@ -111,7 +111,7 @@ def test_invalid_fleet_constraints_are_refused(pool: dict[str, Any]) -> None:
 def test_only_changed_limits_are_urgent() -> None:
     assert limits_of(fleet()) == limits_of(fleet(price_per_hour=2.0, dollars_today=9.0, launch_delay_s=7.0))
     for other in (
-        fleet(is_overridden=True),
+        fleet(is_held=True),
         fleet(max_nodes=9),
         fleet(mode=Mode.OFF),
         fleet(whole={"is_kill_switch_on": True}),

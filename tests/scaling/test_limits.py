@@ -89,7 +89,7 @@ def test_the_only_pool_takes_orders_again_once_all_have_arrived(more: dict[str, 
     ("first", "options", "spec", "limit"),
     [
         ({"mode": Mode.UP_ONLY}, {}, {}, LimitInEffect.MODE),
-        ({}, {}, {"overridden_pools": frozenset({FIRST})}, LimitInEffect.OVERRIDE),
+        ({}, {}, {"held_pools": frozenset({FIRST})}, LimitInEffect.HOLD),
     ],
 )
 def test_a_pool_that_may_not_shrink_keeps_its_target_during_a_long_pause(
@@ -102,11 +102,11 @@ def test_a_pool_that_may_not_shrink_keeps_its_target_during_a_long_pause(
     assert (targets(paused), paused.recommendations[0].reasons) == ([8, 8], (Reason.PAUSED,))
 
 
-def test_bounds_apply_at_any_time_but_retire_no_node_of_a_manual_override() -> None:
+def test_bounds_apply_at_any_time_but_retire_no_node_of_a_held_pool() -> None:
     idle = two_pools(8, 8, paused_s=0.0)
     result = decided(idle, first={"max_nodes": 5}, second={"min_nodes": 12})
     assert (targets(result), Reason.POOL_BOUNDS in result.recommendations[0].reasons) == ([5, 12], True)
-    held = {"overridden_pools": frozenset({FIRST, SECOND})}
+    held = {"held_pools": frozenset({FIRST, SECOND})}
     assert targets(decided(idle, first={"max_nodes": 5}, second={"min_nodes": 12}, spec=held)) == [8, 12]
     unchanged = decided(idle, first={"max_nodes": 8, "min_nodes": 8})
     assert Reason.POOL_BOUNDS not in unchanged.recommendations[0].reasons

@@ -146,4 +146,4 @@ def test_rate_and_price_of_a_further_node_are_those_of_most_nodes() -> None:
 def test_modes_allow_orders_and_retirements(mode: Mode, may_grow: bool, may_shrink: bool) -> None:
     pool = pool_of(pool={"mode": mode})
     assert (pool.may_grow, pool.may_shrink) == (may_grow, may_shrink)
-    assert not replace(pool, is_overridden=True).may_shrink
+    assert not replace(pool, is_held=True).may_shrink

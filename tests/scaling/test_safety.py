@@ -146,12 +146,12 @@ def test_every_target_is_within_the_bounds_of_its_pool(ticks: list[Signals], spe
 def test_targets_above_the_dollar_cap_are_those_that_must_not_fall(ticks: list[Signals], spec: Spec) -> None:
     cap = spec.options.max_dollars_per_hour
     for _, _, verdict in verdicts(ticks, spec):
-        is_overridden = spec.is_kill_switch_on or any(
+        is_held = spec.is_kill_switch_on or any(
             Reason.STALE_INPUT in advice.reasons for advice in verdict.recommendations
         )
         prices = {advice.pool: advice.inputs["price_per_hour"] for advice in verdict.recommendations}
         cost = sum(advice.target * prices[advice.pool] for advice in verdict.recommendations)
-        if cap is None or is_overridden or cost <= cap + 1e-6:
+        if cap is None or is_held or cost <= cap + 1e-6:
             continue
         for advice in verdict.recommendations:
             options = spec.pools[advice.pool]
@@ -165,8 +165,8 @@ def test_targets_above_the_dollar_cap_are_those_that_must_not_fall(ticks: list[S
 def test_no_target_falls_on_stale_data_or_under_the_kill_switch(ticks: list[Signals], spec: Spec) -> None:
     for state, recommendation, verdict in verdicts(ticks, spec):
         for advice in verdict.recommendations:
-            is_overridden = spec.is_kill_switch_on or Reason.STALE_INPUT in advice.reasons
-            if not is_overridden or advice.mode is Mode.OFF or Reason.LAUNCHES_FAILING in advice.reasons:
+            is_held = spec.is_kill_switch_on or Reason.STALE_INPUT in advice.reasons
+            if not is_held or advice.mode is Mode.OFF or Reason.LAUNCHES_FAILING in advice.reasons:
                 continue
             before = state.targets.get(advice.pool, advice.present)
             options = spec.pools[advice.pool]

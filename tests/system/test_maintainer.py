@@ -52,7 +52,7 @@ async def test_the_maintainer_moves_failing_launches_to_another_region(tmp_path:
 
         async def is_held() -> bool:
             pools = (await regions.fleet.status()).pools
-            return any(pool.override_until_at is not None for pool in pools if pool.spec.id == US)
+            return any(pool.hold_until_at is not None for pool in pools if pool.spec.id == US)
 
         await eventually(has_more)
         await eventually(is_held)  # prevents the rule from removing the replacement nodes
@@ -100,7 +100,7 @@ async def test_the_maintainer_moves_nodes_away_from_a_slow_region(tmp_path: Path
         assert_balanced(await regions.run.steps_more(2))
 
 
-async def test_a_hostile_model_stays_inside_the_envelope_and_can_be_stopped(tmp_path: Path) -> None:
+async def test_a_hostile_model_stays_inside_the_limits_and_can_be_stopped(tmp_path: Path) -> None:
     async with running_regions(tmp_path) as regions:
         regions.model.behaviour = flooding_model
         await regions.run.steps_more(5)

@@ -104,7 +104,7 @@ async def test_a_maintainer_reduces_the_wait_caused_by_a_slow_region(tmp_path: P
     assert beside.wait < alone.wait - LEAST_SAVED
 
 
-async def test_a_hostile_model_retires_working_nodes_only_inside_the_envelope(tmp_path: Path) -> None:
+async def test_a_hostile_model_retires_working_nodes_only_inside_the_limits(tmp_path: Path) -> None:
     async with running_throttled(tmp_path) as regions:
         regions.model.behaviour = node_killing_model
         await regions.run.steps_more(WARM_STEPS)

@@ -56,7 +56,7 @@ max_nodes = 6
 cluster = "regions"
 retire_on_stop = true
 times = {{ sweep_s = 1.0, follow_s = 1.0, quarantine_s = 10.0, dataflow_timeout_s = 30.0, retry_s = 1.0 }}
-envelope = {{ cool_down_s = 1.0 }}
+limits = {{ cool_down_s = 1.0 }}
 budget = {{ usd_per_hour_max = 6.5 }}
 
 [fleet.providers.here-eu]

@@ -63,7 +63,7 @@ max_nodes = 6
 cluster = "regions"
 retire_on_stop = true
 times = {{ sweep_s = 1.0, quarantine_s = 10.0, dataflow_timeout_s = 30.0, retry_s = 1.0 }}
-envelope = {{ cool_down_s = 1.0 }}
+limits = {{ cool_down_s = 1.0 }}
 
 [fleet.providers.here-eu]
 kind = "local_process"
@@ -175,7 +175,7 @@ class Regions:
                 os.killpg(group, signal.SIGCONT)
 
     async def let(self, mode: MaintainerMode) -> None:
-        """Sets the envelope of the maintainer, and waits until the maintainer has it."""
+        """Sets the limits of the maintainer, and waits until the maintainer has it."""
         await self.fleet.set_maintainer_mode(mode, actor=ALICE, key=f"let-{mode.value}", reason="a test")
 
         async def has_status() -> bool:

@@ -178,7 +178,7 @@ async def _make(admin: httpx.AsyncClient, text: str) -> dict[str, dict[str, str]
     grant = {"holder": "2", "role": "operator", "resource": text, "pool": "eu"}
     assert (await admin.post("/settings/grants", data=grant)).status_code == 303
     await admin.post("/nodes/n1/drain", data={"reason": text})
-    await admin.post("/pools/eu/override", data={"minutes": "30", "reason": text, "key": "walk-hold"})
+    await admin.post("/pools/eu/hold", data={"minutes": "30", "reason": text, "key": "walk-hold"})
     lost = await admin.post("/pools/eu/inject-fault", data={"percent": "30", "reason": text, "key": "walk-lose"})
     assert lost.status_code == 303
     assert (await admin.post("/settings/providers/cloud/preflight")).status_code == 303

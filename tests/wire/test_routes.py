@@ -33,7 +33,7 @@ READ = (
     "GetFleet Instances Decisions Proposals GetMaintainer Transcript Providers JoinTokens"
 )
 STEER = "DrainNode PauseFlow Evaluate StopEvaluation ChangePlugins MintJoinToken RevokeJoinToken RevokeCredential"
-POOLS = "PlanChange ApplyPlan SetPoolOverride Escalate SetKillSwitch ProposePlan HandOver RunPreflight"
+POOLS = "PlanChange ApplyPlan SetPoolHold Escalate SetKillSwitch ProposePlan HandOver RunPreflight"
 MAY: dict[Role, str] = {
     Role.JOINER: "Enroll",
     Role.NODE: "Enroll Join Lease Push HandBack Heartbeat Leave Watch Plan Fetch Versions",
@@ -42,7 +42,7 @@ MAY: dict[Role, str] = {
     Role.VIEWER: f"Enroll {READ} Versions",
     Role.OPERATOR: f"Enroll {READ} Versions {STEER} RejectPlan SetMaintainerMode WakeMaintainer {POOLS}",
     Role.AGENT: f"Enroll {READ} Versions {STEER} ReportFleetConstraints MaintainerHeartbeat AppendTranscript {POOLS}",
-    Role.PAGE: f"Enroll {READ} Versions DrainNode PauseFlow ChangePlugins PlanChange ApplyPlan SetPoolOverride "
+    Role.PAGE: f"Enroll {READ} Versions DrainNode PauseFlow ChangePlugins PlanChange ApplyPlan SetPoolHold "
     "SetKillSwitch RunPreflight RejectPlan SetMaintainerMode WakeMaintainer PutPool InjectFault",
     Role.ADMIN: " ".join(method.name for method in METHODS.values()),
 }
@@ -150,7 +150,7 @@ OF_POOL: dict[str, tuple[Any, list[Any]]] = {
         f"/astraflow.v1.FleetPlane/{name}": (message(pool="gpu"), [message(pool="cpu"), message()])
         for name, message in {
             "PlanChange": fleet_plane_pb2.PlanChangeRequest,
-            "SetPoolOverride": fleet_plane_pb2.SetPoolOverrideRequest,
+            "SetPoolHold": fleet_plane_pb2.SetPoolHoldRequest,
             "HandOver": fleet_plane_pb2.HandOverRequest,
         }.items()
     },

@@ -36,7 +36,7 @@ async def decisions(
     before: Annotated[str | None, Query(pattern=CURSOR_PATTERN, description="`older` of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> dict[str, Any]:
-    """Lists decisions, newest first: pool changes, overrides, refusals, failed launches, and target changes."""
+    """Lists decisions, newest first: pool changes, holds, refusals, failed launches, and target changes."""
     filters = DecisionFilter(pool=pool, kind=kind, actor=actor, source=source, text=text)
     page = await decision_page(control, fleet, filters, before=before or "", limit=limit)
     return {"items": page.entries, "older": page.older or None, "problems": page.problems}

@@ -46,7 +46,7 @@ KIND_TONES = {
     RecordKind.APPLY: "good",
     RecordKind.REFUSE: "bad",
     RecordKind.SPEC: "busy",
-    RecordKind.OVERRIDE: "warn",
+    RecordKind.HOLD: "warn",
     RecordKind.ESCALATE: "warn",
     RecordKind.KILL_SWITCH: "bad",
     RecordKind.ALARM: "bad",

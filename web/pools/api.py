@@ -15,8 +15,8 @@ from web.decisions.schemas import DecisionResponse, FaultInjectionResponse
 from web.live.followed_fleet import FollowedFleet
 from web.pools.requests import (
     FaultInjectionRequest,
+    HoldRequest,
     KillSwitchRequest,
-    OverrideRequest,
     PoolChange,
     ResizeRequest,
     RetireRequest,
@@ -80,14 +80,14 @@ async def plan(
     return plan_response(await commands.plan_change(request))
 
 
-@router.post("/pools/{pool:path}/override", response_model=DecisionResponse)
+@router.post("/pools/{pool:path}/hold", response_model=DecisionResponse)
 @needs(Permission.OPERATE, on=ResourceKind.POOL)
-async def set_override(
-    commands: CommandsDep, fleet: FleetDep, pool: PoolName, body: OverrideRequest, key: Key
+async def set_hold(
+    commands: CommandsDep, fleet: FleetDep, pool: PoolName, body: HoldRequest, key: Key
 ) -> DecisionEntry:
     """Sets a hold, during which no node of the pool is removed; 0 minutes ends it."""
     pool_id = _pool(fleet, pool).spec.id
-    done = await commands.set_pool_override(pool_id, minutes=body.minutes, key=key, reason=body.reason)
+    done = await commands.set_pool_hold(pool_id, minutes=body.minutes, key=key, reason=body.reason)
     return entry_of(done)
 
 

@@ -37,7 +37,7 @@ def plan_view(plan: Plan, pool: Pool | None) -> PlanView:
         ("Instances removed", formats.count(len(plan.victims))),
         ("Estimated time", formats.duration(plan.eta_s)),
         ("Cost", f"{usd(before)} → {usd(max(0.0, before + change))} an hour"),
-        *_override_fact(plan),
+        *_hold_fact(plan),
     ]
     return PlanView(
         plan=plan,
@@ -51,11 +51,11 @@ def plan_view(plan: Plan, pool: Pool | None) -> PlanView:
     )
 
 
-def _override_fact(plan: Plan) -> tuple[tuple[str, str], ...]:
+def _hold_fact(plan: Plan) -> tuple[tuple[str, str], ...]:
     """Returns the hold that the plan sets, with the target of the sizing rule."""
-    if not plan.override_s:
+    if not plan.hold_s:
         return ()
-    return (("Hold", f"{formats.duration(plan.override_s)}; the rule's target is {plan.rule_target}"),)
+    return (("Hold", f"{formats.duration(plan.hold_s)}; the rule's target is {plan.rule_target}"),)
 
 
 def _plan_sentence(plan: Plan, pool: Pool | None, *, is_empty: bool) -> str:

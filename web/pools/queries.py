@@ -108,7 +108,7 @@ class PoolPage:
             "groups": decision_groups(decisions.entries),
             "decision_problems": decisions.problems,
             "undo": self.commands.previous_spec(pool.spec.id, pool.version),
-            "release_key": form_key("release", pool.spec.id, pool.override_until_at),
+            "release_key": form_key("release", pool.spec.id, pool.hold_until_at),
             "undo_key": form_key("undo", pool.spec.id, pool.version),
         }
 

@@ -1,4 +1,4 @@
-"""API request bodies for pools, plans, overrides, faults and the kill switch."""
+"""API request bodies for pools, plans, holds, faults and the kill switch."""
 
 import json
 from typing import Annotated, Any
@@ -114,12 +114,12 @@ class RetireRequest(RequestBody):
     reason: Reason
 
 
-class OverrideRequest(RequestBody):
+class HoldRequest(RequestBody):
     """Hold of a pool, during which no node is removed."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"minutes": 30, "reason": "a demonstration"}]})
 
-    minutes: float = Field(ge=0, le=60, allow_inf_nan=False, description="Minutes from now; 0 ends the override.")
+    minutes: float = Field(ge=0, le=60, allow_inf_nan=False, description="Minutes from now; 0 ends the hold.")
     reason: Reason
 
 

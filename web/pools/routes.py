@@ -167,10 +167,10 @@ async def inject_fault(
     return await redirect_with_result(command(), failed="No fault was injected", page="/" if back else _path(pool))
 
 
-@router.post("/pools/{pool:path}/override")
+@router.post("/pools/{pool:path}/hold")
 @needs(Permission.OPERATE, on=ResourceKind.POOL)
 @redirects("/pools/{pool}", failed="The hold was not changed")
-async def set_override(
+async def set_hold(
     commands: CommandsDep,
     pool: str,
     minutes: Annotated[float, Form(ge=0, le=60)] = 30.0,
@@ -178,8 +178,8 @@ async def set_override(
     key: Annotated[str, Form(max_length=100)] = "",
 ) -> Flash:
     """Sets a hold for so many minutes, during which no node is removed; 0 ends it."""
-    why = reason.strip() or ("override set on the page" if minutes else "override ended on the page")
-    done = await commands.set_pool_override(PoolId(pool), minutes=minutes, key=key, reason=why)
+    why = reason.strip() or ("hold set on the page" if minutes else "hold ended on the page")
+    done = await commands.set_pool_hold(PoolId(pool), minutes=minutes, key=key, reason=why)
     return Flash(text=render_summary(done), tone="good", undo=Undo.RELEASE if minutes else None, of=pool)
 
 

@@ -136,8 +136,8 @@ def pool_state(pool: Pool, *, now: float, kill: KillScope = KillScope.NONE) -> t
         return f"launches failing, retry in {formats.duration(max(0.0, pool.breaker_until - now))}", "bad"
     if pool.nodes.get(InstanceState.SUSPECT, 0):
         return f"{formats.several(pool.nodes[InstanceState.SUSPECT], 'instance')} unhealthy", "bad"
-    if pool.override_until_at is not None:
-        return f"held for {formats.duration(max(0.0, pool.override_until_at - now))}", "warn"
+    if pool.hold_until_at is not None:
+        return f"held for {formats.duration(max(0.0, pool.hold_until_at - now))}", "warn"
     if pending:
         return f"scaling up: {formats.count(pending)} pending", "busy"
     if current < pool.target:

@@ -200,16 +200,16 @@ class Commands:
 
         return await self.audited(command, put)
 
-    async def set_pool_override(self, pool: PoolId, *, minutes: float, key: str, reason: str) -> Decision:
+    async def set_pool_hold(self, pool: PoolId, *, minutes: float, key: str, reason: str) -> Decision:
         """Sets a hold for `minutes`; 0 ends it."""
-        command = AuditedCommand(action="pool.override", target=pool, reason=reason, after={"minutes": minutes})
+        command = AuditedCommand(action="pool.hold", target=pool, reason=reason, after={"minutes": minutes})
 
-        async def override() -> Decision:
-            return await self.run.fleet.require_client().set_override(
+        async def hold() -> Decision:
+            return await self.run.fleet.require_client().set_hold(
                 pool, minutes=minutes, actor=self.actor(pool=pool), key=self.own_key(key), reason=reason
             )
 
-        return await self.audited(command, override)
+        return await self.audited(command, hold)
 
     async def set_kill_switch(self, scope: KillScope, *, key: str, reason: str) -> Decision:
         """Sets the scope of the kill switch: none, agents or all."""

@@ -76,7 +76,7 @@ class ApiRouter(APIRouter):
 class _NameWithSlashes(Convertor[str]):  # codespell:ignore convertor
     """Name that may contain slashes, without a trailing action: `/pools/eu/west/plans` names the pool `eu/west`."""
 
-    regex = r"(?!.+/(?:plans|override|what-if|inject-fault|drain)$).+"
+    regex = r"(?!.+/(?:plans|hold|what-if|inject-fault|drain)$).+"
 
     def convert(self, value: str) -> str:
         return value

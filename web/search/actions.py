@@ -123,7 +123,7 @@ def _fleet_actions(viewer: Viewer, sources: PaletteSources) -> list[PaletteEntry
         *(kill if viewer.may(Permission.OPERATE, run=run) else []),
         *(_action(f"Plan a size of pool {pool}", f"/pools/{_part(pool)}#resize-title", hint="resize, plan first")
           for pool in pools),
-        *(_action(f"Hold pool {pool}", f"/pools/{_part(pool)}#override", hint="no removals for a time")
+        *(_action(f"Hold pool {pool}", f"/pools/{_part(pool)}#hold", hint="no removals for a time")
           for pool in pools),
         *(_action(f"Drain all of pool {pool}", f"/pools/{_part(pool)}/drain-all") for pool in pools),
     ]  # fmt: skip

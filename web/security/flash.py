@@ -29,7 +29,7 @@ class Undo(Enum):
 
 _ADDRESSES: Mapping[Undo, Callable[[str], str]] = {
     Undo.RESUME: lambda flow: f"/flows/{quote(flow)}/resume?back=dataflow",
-    Undo.RELEASE: lambda pool: f"/pools/{quote(pool)}/override",
+    Undo.RELEASE: lambda pool: f"/pools/{quote(pool)}/hold",
 }
 
 

@@ -50,7 +50,7 @@ DECISION_KINDS = {
     RecordKind.APPLY: AnnotationKind.DECISION,
     RecordKind.REJECT: AnnotationKind.DECISION,
     RecordKind.SPEC: AnnotationKind.DECISION,
-    RecordKind.OVERRIDE: AnnotationKind.DECISION,
+    RecordKind.HOLD: AnnotationKind.DECISION,
     RecordKind.KILL_SWITCH: AnnotationKind.DECISION,
     RecordKind.MAINTAINER_MODE: AnnotationKind.DECISION,
     RecordKind.FAULT: AnnotationKind.LOSS,

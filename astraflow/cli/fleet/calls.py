@@ -40,13 +40,11 @@ def apply(endpoint: RunEndpoint, plan: str, *, key: str) -> AppliedPlan:
     return ask(endpoint, lambda client: client.apply(PlanId(plan), key=key or _key(), approver=_actor()))
 
 
-def override(endpoint: RunEndpoint, pool: str, *, minutes: float, key: str, reason: str) -> Decision:
+def hold(endpoint: RunEndpoint, pool: str, *, minutes: float, key: str, reason: str) -> Decision:
     """Sets or ends the hold of a pool, during which no node is removed."""
     return ask(
         endpoint,
-        lambda client: client.set_override(
-            PoolId(pool), minutes=minutes, actor=_actor(), key=key or _key(), reason=reason
-        ),
+        lambda client: client.set_hold(PoolId(pool), minutes=minutes, actor=_actor(), key=key or _key(), reason=reason),
     )
 
 

@@ -102,17 +102,17 @@ def apply(
 
 @fleet.command()
 @with_groups
-def override(
+def hold(
     service: FleetGroup,
     pool: PoolName,
     reason: Reason,
-    minutes: Annotated[float, typer.Option(min=0, max=60, help="Duration; 0 ends the override.")] = 30.0,
+    minutes: Annotated[float, typer.Option(min=0, max=60, help="Duration; 0 ends the hold.")] = 30.0,
     key: Key = "",
 ) -> None:
     """Set a hold: no node of the pool is removed for the given time."""
     from astraflow.cli.fleet import calls, tables
 
-    decision = calls.override(service.endpoint, pool, minutes=minutes, key=key, reason=reason)
+    decision = calls.hold(service.endpoint, pool, minutes=minutes, key=key, reason=reason)
     service.show(decision, tables.decision_line)
 
 

@@ -42,7 +42,7 @@ def plan_table(plan: Plan, *, is_proposed: bool = False) -> RenderableType:
         Text(f"{plan.request.pool}: {plan.nodes} to {plan.target} nodes in about {plan.eta_s:.0f} s", style="bold"),
         Text(f"{plan.launches} to launch, {len(plan.victims)} to {'terminate' if plan.request.is_kill else 'drain'}"),
         Text(f"{change:+.2f} $/h"),
-        *_override_line(plan),
+        *_hold_line(plan),
         *(Text(f"  removes {victim}") for victim in plan.victims),
         *(
             Text(f"{finding.code.value}: {finding.message}", style=_VERDICTS[finding.verdict])
@@ -55,11 +55,11 @@ def plan_table(plan: Plan, *, is_proposed: bool = False) -> RenderableType:
     return Group(*lines)
 
 
-def _override_line(plan: Plan) -> tuple[Text, ...]:
+def _hold_line(plan: Plan) -> tuple[Text, ...]:
     """Returns a line about the hold that keeps the rule from removing nodes again."""
-    if not plan.override_s:
+    if not plan.hold_s:
         return ()
-    minutes = f"{plan.override_s / 60:.0f}"
+    minutes = f"{plan.hold_s / 60:.0f}"
     return (Text(f"recommended: {plan.rule_target}; hold: no node is removed for {minutes} minutes"),)
 
 
@@ -134,7 +134,7 @@ def _outcome(result: PreflightResult) -> Text:
 
 def _pool_row(pool: Pool, *, now: float) -> tuple[str, ...]:
     notes = [
-        *([f"hold, {pool.override_until_at - now:.0f} s: {pool.override_reason}"] if pool.override_until_at else []),
+        *([f"hold, {pool.hold_until_at - now:.0f} s: {pool.hold_reason}"] if pool.hold_until_at else []),
         *([f"launches fail, next attempt in {pool.breaker_until - now:.0f} s"] if pool.breaker_until else []),
         *([f"simulated: {', '.join(pool.simulated)}"] if pool.simulated else []),
     ]

@@ -28,7 +28,7 @@ from astraflow.runtime.imports import require_package
 TIMEOUT_S = 50.0
 """Covers two rounds of provider calls and the start of the process."""
 
-TABLES = ("pools", "budget", "envelope", "times")
+TABLES = ("pools", "budget", "limits", "times")
 """Tables that a form may change; providers stay as in the recipe."""
 
 _CHECKS = TypeAdapter(tuple[ProviderCheck, ...])

@@ -32,7 +32,7 @@ FLEET_CLASSES: tuple[tuple[Path, SettableBy], ...] = (
     (("pools", "*", "options"), SettableBy.RECIPE),
     (("pools", "*"), SettableBy.ADMIN),
     (("budget",), SettableBy.ADMIN),
-    (("envelope",), SettableBy.ADMIN),
+    (("limits",), SettableBy.ADMIN),
     (("times",), SettableBy.ADMIN),
     (("retire_on_stop",), SettableBy.ADMIN),
     ((), SettableBy.RECIPE),

@@ -19,7 +19,7 @@ class AppliedChange:
     """Requested launches. Count."""
     retired: int
     """Nodes that were drained or terminated. Count."""
-    override_s: float
+    hold_s: float
     """Duration of the hold that the plan set, seconds; 0 for none."""
     is_approved: bool
     """True if a person approved the plan."""

@@ -24,7 +24,7 @@ class Role(Enum):
     """Permissions of an actor, in ascending order."""
 
     AGENT = "agent"
-    """A model or a program: plans and applies within the envelope, approves nothing."""
+    """A model or a program: plans and applies within the limits, approves nothing."""
     RULE = "rule"
     """The sizer, acting through the fleet service itself."""
     OPERATOR = "operator"
@@ -85,7 +85,7 @@ class GuardRule(Enum):
     """The last change has not taken effect yet."""
     REJECTED = "rejected"
     """A person rejected the change."""
-    OVERRIDE = "override"
+    HOLD = "hold"
     """A hold keeps all nodes."""
     LAST_READY = "last_ready"
     """The change would retire the last ready node."""
@@ -93,8 +93,8 @@ class GuardRule(Enum):
     """Dataflow's report is too old to retire nodes."""
     UNDONE = "undone"
     """The rule would undo the change."""
-    ENVELOPE = "envelope"
-    """Distance from the rule's target."""
+    DISTANCE = "distance"
+    """Distance from the rule's target above which a person must approve."""
     PLANNER = "planner"
     """Another actor made the plan."""
     MAINTAINER_MODE = "maintainer_mode"
@@ -183,7 +183,7 @@ class Plan:
     """Time until which it can be applied. Unix seconds."""
     rule_target: int | None = None
     """Target of the rule when the plan was made; None without a recommendation."""
-    override_s: float = 0.0
+    hold_s: float = 0.0
     """Hold that applying the plan sets, because the rule recommends fewer nodes and would undo it at its
     next tick. Seconds; 0 for none."""
     guard_json: str = ""
@@ -211,5 +211,5 @@ class AppliedPlan:
     """Performed change, as a sentence."""
     guard_json: str = ""
     """Inputs of the guard when the plan was applied, as JSON."""
-    override_until_at: float | None = None
+    hold_until_at: float | None = None
     """End of the hold that the plan set; None when it set none."""

@@ -97,9 +97,9 @@ class Pool:
     """Target that the rule recommends; None without a recommendation."""
     launch_delay_s: float
     """From the intent to a ready node: measured 90th percentile, or the provider's estimate without measurements."""
-    override_until_at: float | None = None
-    """End of the hold, during which no node is removed; None without an override."""
-    override_reason: str = ""
+    hold_until_at: float | None = None
+    """End of the hold, during which no node is removed; None without a hold."""
+    hold_reason: str = ""
     """Reason of the hold; empty without one."""
     breaker_until: float | None = None
     """No launch is tried before this time because too many failed; None otherwise."""

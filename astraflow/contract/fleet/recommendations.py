@@ -85,7 +85,7 @@ class LimitInEffect(Enum):
     DOLLARS_PER_HOUR = "dollars_per_hour"
     DOLLARS_PER_DAY = "dollars_per_day"
     QUOTA = "quota"
-    OVERRIDE = "override"
+    HOLD = "hold"
     """A hold is active: no node of the pool is removed until it ends."""
     BREAKER = "breaker"
     """Launches failed recently: no launch is tried for a while."""
@@ -185,7 +185,7 @@ class PoolConstraints:
     """Provider's quote for one more node; 0 where it is free or unknown."""
     launch_delay_s: float
     """Usual time from request to ready node; more than 0."""
-    is_overridden: bool = False
+    is_held: bool = False
     """A hold is active: no node of the pool is removed."""
     dollars_per_hour_max: float | None = None
     dollars_per_day_max: float | None = None

@@ -38,7 +38,7 @@ class SettableBy(Enum):
     OPERATOR = "operator"
     """Operators and admins."""
     ADMIN = "admin"
-    """Admins: budgets, bounds, prices and the guard's envelope."""
+    """Admins: budgets, bounds, prices and the guard's limits."""
     DATA_LOCATION = "data_location"
     """Any of these roles, to a file, folder or address below a data location that the page was started with."""
     RECIPE = "recipe"

@@ -27,7 +27,7 @@ def spec_with_constraints(spec: Spec, constraints: FleetConstraints) -> Spec:
         ),
         pools={**spec.pools, **{pool.pool: _options(spec.pools, pool) for pool in constraints.pools}},
         is_kill_switch_on=constraints.is_kill_switch_on,
-        overridden_pools=frozenset(pool.pool for pool in constraints.pools if pool.is_overridden),
+        held_pools=frozenset(pool.pool for pool in constraints.pools if pool.is_held),
         money={pool.pool: _money(pool) for pool in constraints.pools},
     )
 
@@ -45,7 +45,7 @@ def signals_with_constraints(signals: Signals, constraints: FleetConstraints) ->
 def limits_of(constraints: FleetConstraints) -> tuple[Any, ...]:
     """Returns the constraints that block or release pools; a change of them starts a tick at once."""
     return constraints.is_kill_switch_on, [
-        (pool.pool, pool.mode, pool.min_nodes, pool.max_nodes, pool.is_overridden) for pool in constraints.pools
+        (pool.pool, pool.mode, pool.min_nodes, pool.max_nodes, pool.is_held) for pool in constraints.pools
     ]
 
 

@@ -51,16 +51,16 @@ def _has_recovered(pool: Pool, tick: Tick) -> bool:
 
 
 def apply_limits(tick: Tick, started: dict[PoolId, int]) -> None:
-    """Applies modes, overrides and bounds to the targets, then the budgets down to the lower bounds."""
+    """Applies modes, holds and bounds to the targets, then the budgets down to the lower bounds."""
     for pool in tick.pools:
         if pool.options.mode is Mode.UP_ONLY and pool.target < started[pool.id]:
             pool.target = started[pool.id]
             tick.limited_by.append(LimitInEffect.MODE)
-        if pool.is_overridden and pool.target < started[pool.id]:
+        if pool.is_held and pool.target < started[pool.id]:
             pool.target = started[pool.id]
-            tick.limited_by.append(LimitInEffect.OVERRIDE)
+            tick.limited_by.append(LimitInEffect.HOLD)
         bounded_target = min(max(pool.target, pool.options.floor), pool.max_nodes)
-        if bounded_target != pool.target and not (pool.is_overridden and bounded_target < pool.target):
+        if bounded_target != pool.target and not (pool.is_held and bounded_target < pool.target):
             pool.target = bounded_target
             tick.reasons.append(Reason.POOL_BOUNDS)
     if tick.spec.is_kill_switch_on or Reason.STALE_INPUT in tick.reasons:

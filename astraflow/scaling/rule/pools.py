@@ -39,7 +39,7 @@ class Pool:
     """The circuit breaker is open: the pool gets no orders."""
     is_breaker_half_open: bool = False
     """The latest launches failed: nodes are launched one at a time until one is ready."""
-    is_overridden: bool = False
+    is_held: bool = False
     """A hold is in effect: no node of the pool is retired."""
     money: PoolBudget = field(default_factory=PoolBudget)
     missing_s: float = 0.0
@@ -97,7 +97,7 @@ class Pool:
     @property
     def may_shrink(self) -> bool:
         """Nodes of the pool may be retired."""
-        return self.options.mode in (Mode.ADVISE, Mode.ON) and not self.is_overridden
+        return self.options.mode in (Mode.ADVISE, Mode.ON) and not self.is_held
 
     @property
     def may_grow(self) -> bool:
@@ -144,7 +144,7 @@ def _pool(name: PoolId, signals: Signals, spec: Spec, state: SizerState, capacit
         rate=float(np.average(rates, weights=weights)) if rates.size else 0.0,
         price=price_of(signals, spec, usual_kind) if usual_kind is not None else options.price_per_hour,
         delay_s=launch_delay_s(signals, spec, name),
-        is_overridden=name in spec.overridden_pools,
+        is_held=name in spec.held_pools,
         money=spec.money.get(name, PoolBudget()),
     )
     pool.overdue = int(np.count_nonzero(is_pending & ~(nodes.age_s <= pool.patience_s)))

@@ -53,8 +53,8 @@ def try_scale_down(tick: Tick, balance: Balance) -> bool:
             high_ticks=0,
             is_settling=True,
         )
-    elif any(pool.is_overridden for pool in tick.pools):
-        tick.limited_by.append(LimitInEffect.OVERRIDE)
+    elif any(pool.is_held for pool in tick.pools):
+        tick.limited_by.append(LimitInEffect.HOLD)
     else:
         tick.reasons.append(Reason.NEEDED_FOR_LOAD)
     return True

@@ -1165,7 +1165,7 @@ class PoolConstraints(_message.Message):
     IS_SPOT_FIELD_NUMBER: _builtins.int
     PRICE_PER_HOUR_FIELD_NUMBER: _builtins.int
     LAUNCH_DELAY_S_FIELD_NUMBER: _builtins.int
-    IS_OVERRIDDEN_FIELD_NUMBER: _builtins.int
+    IS_HELD_FIELD_NUMBER: _builtins.int
     DOLLARS_PER_HOUR_MAX_FIELD_NUMBER: _builtins.int
     DOLLARS_PER_DAY_MAX_FIELD_NUMBER: _builtins.int
     DOLLARS_PER_HOUR_FIELD_NUMBER: _builtins.int
@@ -1181,7 +1181,7 @@ class PoolConstraints(_message.Message):
     is_spot: _builtins.bool
     price_per_hour: _builtins.float
     launch_delay_s: _builtins.float
-    is_overridden: _builtins.bool
+    is_held: _builtins.bool
     dollars_per_hour_max: _builtins.float
     dollars_per_day_max: _builtins.float
     dollars_per_hour: _builtins.float
@@ -1200,7 +1200,7 @@ class PoolConstraints(_message.Message):
         is_spot: _builtins.bool = ...,
         price_per_hour: _builtins.float = ...,
         launch_delay_s: _builtins.float = ...,
-        is_overridden: _builtins.bool = ...,
+        is_held: _builtins.bool = ...,
         dollars_per_hour_max: _builtins.float | None = ...,
         dollars_per_day_max: _builtins.float | None = ...,
         dollars_per_hour: _builtins.float = ...,
@@ -1211,7 +1211,7 @@ class PoolConstraints(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "breaker_until", b"breaker_until", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour_max", b"dollars_per_hour_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "breaker_until", b"breaker_until", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour", b"dollars_per_hour", "dollars_per_hour_max", b"dollars_per_hour_max", "dollars_today", b"dollars_today", "failures", b"failures", "is_overridden", b"is_overridden", "is_spot", b"is_spot", "launch_delay_s", b"launch_delay_s", "max_nodes", b"max_nodes", "min_nodes", b"min_nodes", "mode", b"mode", "nodes", b"nodes", "pool", b"pool", "price_per_hour", b"price_per_hour"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "breaker_until", b"breaker_until", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour", b"dollars_per_hour", "dollars_per_hour_max", b"dollars_per_hour_max", "dollars_today", b"dollars_today", "failures", b"failures", "is_held", b"is_held", "is_spot", b"is_spot", "launch_delay_s", b"launch_delay_s", "max_nodes", b"max_nodes", "min_nodes", b"min_nodes", "mode", b"mode", "nodes", b"nodes", "pool", b"pool", "price_per_hour", b"price_per_hour"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__breaker_until: _TypeAlias = _typing.Literal["breaker_until"]  # noqa: Y015
     _WhichOneofArgType__breaker_until: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until"]  # noqa: Y015

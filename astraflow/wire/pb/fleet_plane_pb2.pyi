@@ -223,8 +223,8 @@ class FleetPool(_message.Message):
     USD_TODAY_FIELD_NUMBER: _builtins.int
     RULE_TARGET_FIELD_NUMBER: _builtins.int
     LAUNCH_DELAY_S_FIELD_NUMBER: _builtins.int
-    OVERRIDE_UNTIL_AT_FIELD_NUMBER: _builtins.int
-    OVERRIDE_REASON_FIELD_NUMBER: _builtins.int
+    HOLD_UNTIL_AT_FIELD_NUMBER: _builtins.int
+    HOLD_REASON_FIELD_NUMBER: _builtins.int
     BREAKER_UNTIL_FIELD_NUMBER: _builtins.int
     LAST_CHANGE_AT_FIELD_NUMBER: _builtins.int
     SIMULATED_FIELD_NUMBER: _builtins.int
@@ -237,8 +237,8 @@ class FleetPool(_message.Message):
     usd_today: _builtins.float
     rule_target: _builtins.int
     launch_delay_s: _builtins.float
-    override_until_at: _builtins.float
-    override_reason: _builtins.str
+    hold_until_at: _builtins.float
+    hold_reason: _builtins.str
     breaker_until: _builtins.float
     last_change_at: _builtins.float
     can_inject_fault: _builtins.bool
@@ -270,8 +270,8 @@ class FleetPool(_message.Message):
         usd_today: _builtins.float = ...,
         rule_target: _builtins.int | None = ...,
         launch_delay_s: _builtins.float = ...,
-        override_until_at: _builtins.float | None = ...,
-        override_reason: _builtins.str = ...,
+        hold_until_at: _builtins.float | None = ...,
+        hold_reason: _builtins.str = ...,
         breaker_until: _builtins.float | None = ...,
         last_change_at: _builtins.float | None = ...,
         simulated: _abc.Iterable[_builtins.str] | None = ...,
@@ -279,24 +279,24 @@ class FleetPool(_message.Message):
         terminating: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         losses: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_last_change_at", b"_last_change_at", "_override_until_at", b"_override_until_at", "_rule_target", b"_rule_target", "breaker_until", b"breaker_until", "last_change_at", b"last_change_at", "override_until_at", b"override_until_at", "rule_target", b"rule_target", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_hold_until_at", b"_hold_until_at", "_last_change_at", b"_last_change_at", "_rule_target", b"_rule_target", "breaker_until", b"breaker_until", "hold_until_at", b"hold_until_at", "last_change_at", b"last_change_at", "rule_target", b"rule_target", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_last_change_at", b"_last_change_at", "_override_until_at", b"_override_until_at", "_rule_target", b"_rule_target", "breaker_until", b"breaker_until", "can_inject_fault", b"can_inject_fault", "last_change_at", b"last_change_at", "launch_delay_s", b"launch_delay_s", "losses", b"losses", "nodes", b"nodes", "override_reason", b"override_reason", "override_until_at", b"override_until_at", "rule_target", b"rule_target", "simulated", b"simulated", "spec", b"spec", "target", b"target", "terminating", b"terminating", "usd_per_hour", b"usd_per_hour", "usd_today", b"usd_today", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_hold_until_at", b"_hold_until_at", "_last_change_at", b"_last_change_at", "_rule_target", b"_rule_target", "breaker_until", b"breaker_until", "can_inject_fault", b"can_inject_fault", "hold_reason", b"hold_reason", "hold_until_at", b"hold_until_at", "last_change_at", b"last_change_at", "launch_delay_s", b"launch_delay_s", "losses", b"losses", "nodes", b"nodes", "rule_target", b"rule_target", "simulated", b"simulated", "spec", b"spec", "target", b"target", "terminating", b"terminating", "usd_per_hour", b"usd_per_hour", "usd_today", b"usd_today", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__breaker_until: _TypeAlias = _typing.Literal["breaker_until"]  # noqa: Y015
     _WhichOneofArgType__breaker_until: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until"]  # noqa: Y015
+    _WhichOneofReturnType__hold_until_at: _TypeAlias = _typing.Literal["hold_until_at"]  # noqa: Y015
+    _WhichOneofArgType__hold_until_at: _TypeAlias = _typing.Literal["_hold_until_at", b"_hold_until_at"]  # noqa: Y015
     _WhichOneofReturnType__last_change_at: _TypeAlias = _typing.Literal["last_change_at"]  # noqa: Y015
     _WhichOneofArgType__last_change_at: _TypeAlias = _typing.Literal["_last_change_at", b"_last_change_at"]  # noqa: Y015
-    _WhichOneofReturnType__override_until_at: _TypeAlias = _typing.Literal["override_until_at"]  # noqa: Y015
-    _WhichOneofArgType__override_until_at: _TypeAlias = _typing.Literal["_override_until_at", b"_override_until_at"]  # noqa: Y015
     _WhichOneofReturnType__rule_target: _TypeAlias = _typing.Literal["rule_target"]  # noqa: Y015
     _WhichOneofArgType__rule_target: _TypeAlias = _typing.Literal["_rule_target", b"_rule_target"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__breaker_until) -> _WhichOneofReturnType__breaker_until | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_change_at) -> _WhichOneofReturnType__last_change_at | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hold_until_at) -> _WhichOneofReturnType__hold_until_at | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__override_until_at) -> _WhichOneofReturnType__override_until_at | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_change_at) -> _WhichOneofReturnType__last_change_at | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rule_target) -> _WhichOneofReturnType__rule_target | None: ...
 
@@ -603,7 +603,7 @@ class FleetPlan(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     GUARD_JSON_FIELD_NUMBER: _builtins.int
-    OVERRIDE_S_FIELD_NUMBER: _builtins.int
+    HOLD_S_FIELD_NUMBER: _builtins.int
     RULE_TARGET_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     observed_version: _builtins.int
@@ -618,8 +618,8 @@ class FleetPlan(_message.Message):
     expires_at: _builtins.float
     guard_json: _builtins.str
     """JSON: inputs of the guard, which can be evaluated again."""
-    override_s: _builtins.float
-    """Manual override that applying the plan sets, in seconds; 0 for none."""
+    hold_s: _builtins.float
+    """Hold that applying the plan sets, in seconds; 0 for none."""
     rule_target: _builtins.int
     @_builtins.property
     def request(self) -> Global___PlanChangeRequest: ...
@@ -644,12 +644,12 @@ class FleetPlan(_message.Message):
         created_at: _builtins.float = ...,
         expires_at: _builtins.float = ...,
         guard_json: _builtins.str = ...,
-        override_s: _builtins.float = ...,
+        hold_s: _builtins.float = ...,
         rule_target: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rule_target", b"_rule_target", "request", b"request", "rule_target", b"rule_target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rule_target", b"_rule_target", "created_at", b"created_at", "eta_s", b"eta_s", "expires_at", b"expires_at", "findings", b"findings", "guard_json", b"guard_json", "id", b"id", "launches", b"launches", "nodes", b"nodes", "observed_version", b"observed_version", "override_s", b"override_s", "request", b"request", "rule_target", b"rule_target", "target", b"target", "usd_per_hour_change", b"usd_per_hour_change", "verdict", b"verdict", "victims", b"victims"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rule_target", b"_rule_target", "created_at", b"created_at", "eta_s", b"eta_s", "expires_at", b"expires_at", "findings", b"findings", "guard_json", b"guard_json", "hold_s", b"hold_s", "id", b"id", "launches", b"launches", "nodes", b"nodes", "observed_version", b"observed_version", "request", b"request", "rule_target", b"rule_target", "target", b"target", "usd_per_hour_change", b"usd_per_hour_change", "verdict", b"verdict", "victims", b"victims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rule_target: _TypeAlias = _typing.Literal["rule_target"]  # noqa: Y015
     _WhichOneofArgType__rule_target: _TypeAlias = _typing.Literal["_rule_target", b"_rule_target"]  # noqa: Y015
@@ -695,15 +695,15 @@ class AppliedPlan(_message.Message):
     RETIRED_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     GUARD_JSON_FIELD_NUMBER: _builtins.int
-    OVERRIDE_UNTIL_AT_FIELD_NUMBER: _builtins.int
+    HOLD_UNTIL_AT_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
     plan: _builtins.str
     decision: _builtins.int
     message: _builtins.str
     guard_json: _builtins.str
     """JSON: inputs of the guard when the plan was applied or refused."""
-    override_until_at: _builtins.float
-    """End of the manual override in Unix seconds; absent when the plan set none."""
+    hold_until_at: _builtins.float
+    """End of the hold in Unix seconds; absent when the plan set none."""
     refusal: _builtins.str
     """Reason of the guard's refusal; empty when applied. A refused plan has only this field and guard_json: the guard's
     inputs for a large pool exceed the size of a call's status.
@@ -721,21 +721,21 @@ class AppliedPlan(_message.Message):
         retired: _abc.Iterable[_builtins.str] | None = ...,
         message: _builtins.str = ...,
         guard_json: _builtins.str = ...,
-        override_until_at: _builtins.float | None = ...,
+        hold_until_at: _builtins.float | None = ...,
         refusal: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_override_until_at", b"_override_until_at", "override_until_at", b"override_until_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_until_at", b"_hold_until_at", "hold_until_at", b"hold_until_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_override_until_at", b"_override_until_at", "decision", b"decision", "guard_json", b"guard_json", "launched", b"launched", "message", b"message", "override_until_at", b"override_until_at", "plan", b"plan", "refusal", b"refusal", "retired", b"retired"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_until_at", b"_hold_until_at", "decision", b"decision", "guard_json", b"guard_json", "hold_until_at", b"hold_until_at", "launched", b"launched", "message", b"message", "plan", b"plan", "refusal", b"refusal", "retired", b"retired"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__override_until_at: _TypeAlias = _typing.Literal["override_until_at"]  # noqa: Y015
-    _WhichOneofArgType__override_until_at: _TypeAlias = _typing.Literal["_override_until_at", b"_override_until_at"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__override_until_at) -> _WhichOneofReturnType__override_until_at | None: ...
+    _WhichOneofReturnType__hold_until_at: _TypeAlias = _typing.Literal["hold_until_at"]  # noqa: Y015
+    _WhichOneofArgType__hold_until_at: _TypeAlias = _typing.Literal["_hold_until_at", b"_hold_until_at"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hold_until_at) -> _WhichOneofReturnType__hold_until_at | None: ...
 
 Global___AppliedPlan: _TypeAlias = AppliedPlan  # noqa: Y015
 
 @_typing.final
-class SetPoolOverrideRequest(_message.Message):
+class SetPoolHoldRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     POOL_FIELD_NUMBER: _builtins.int
@@ -743,7 +743,7 @@ class SetPoolOverrideRequest(_message.Message):
     MUTATION_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     minutes: _builtins.float
-    """0 ends the override."""
+    """0 ends the hold."""
     @_builtins.property
     def mutation(self) -> Global___FleetMutation: ...
     def __init__(
@@ -759,7 +759,7 @@ class SetPoolOverrideRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SetPoolOverrideRequest: _TypeAlias = SetPoolOverrideRequest  # noqa: Y015
+Global___SetPoolHoldRequest: _TypeAlias = SetPoolHoldRequest  # noqa: Y015
 
 @_typing.final
 class EscalateRequest(_message.Message):
@@ -922,13 +922,13 @@ class AppliedChange(_message.Message):
     NODES_AFTER_FIELD_NUMBER: _builtins.int
     LAUNCHED_FIELD_NUMBER: _builtins.int
     RETIRED_FIELD_NUMBER: _builtins.int
-    OVERRIDE_S_FIELD_NUMBER: _builtins.int
+    HOLD_S_FIELD_NUMBER: _builtins.int
     IS_APPROVED_FIELD_NUMBER: _builtins.int
     nodes_before: _builtins.int
     nodes_after: _builtins.int
     launched: _builtins.int
     retired: _builtins.int
-    override_s: _builtins.float
+    hold_s: _builtins.float
     is_approved: _builtins.bool
     def __init__(
         self,
@@ -937,12 +937,12 @@ class AppliedChange(_message.Message):
         nodes_after: _builtins.int = ...,
         launched: _builtins.int = ...,
         retired: _builtins.int = ...,
-        override_s: _builtins.float = ...,
+        hold_s: _builtins.float = ...,
         is_approved: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_approved", b"is_approved", "launched", b"launched", "nodes_after", b"nodes_after", "nodes_before", b"nodes_before", "override_s", b"override_s", "retired", b"retired"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold_s", b"hold_s", "is_approved", b"is_approved", "launched", b"launched", "nodes_after", b"nodes_after", "nodes_before", b"nodes_before", "retired", b"retired"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -56,9 +56,9 @@ class FleetPlaneStub:
                 request_serializer=fleet__plane__pb2.ApplyPlanRequest.SerializeToString,
                 response_deserializer=fleet__plane__pb2.AppliedPlan.FromString,
                 _registered_method=True)
-        self.SetPoolOverride = channel.unary_unary(
-                '/astraflow.v1.FleetPlane/SetPoolOverride',
-                request_serializer=fleet__plane__pb2.SetPoolOverrideRequest.SerializeToString,
+        self.SetPoolHold = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/SetPoolHold',
+                request_serializer=fleet__plane__pb2.SetPoolHoldRequest.SerializeToString,
                 response_deserializer=fleet__plane__pb2.FleetDecision.FromString,
                 _registered_method=True)
         self.Escalate = channel.unary_unary(
@@ -179,7 +179,7 @@ class FleetPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def SetPoolOverride(self, request, context):
+    def SetPoolHold(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -321,9 +321,9 @@ def add_FleetPlaneServicer_to_server(servicer, server):
                     request_deserializer=fleet__plane__pb2.ApplyPlanRequest.FromString,
                     response_serializer=fleet__plane__pb2.AppliedPlan.SerializeToString,
             ),
-            'SetPoolOverride': grpc.unary_unary_rpc_method_handler(
-                    servicer.SetPoolOverride,
-                    request_deserializer=fleet__plane__pb2.SetPoolOverrideRequest.FromString,
+            'SetPoolHold': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPoolHold,
+                    request_deserializer=fleet__plane__pb2.SetPoolHoldRequest.FromString,
                     response_serializer=fleet__plane__pb2.FleetDecision.SerializeToString,
             ),
             'Escalate': grpc.unary_unary_rpc_method_handler(
@@ -533,7 +533,7 @@ class FleetPlane:
             _registered_method=True)
 
     @staticmethod
-    def SetPoolOverride(request,
+    def SetPoolHold(request,
             target,
             options=(),
             channel_credentials=None,
@@ -546,8 +546,8 @@ class FleetPlane:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/astraflow.v1.FleetPlane/SetPoolOverride',
-            fleet__plane__pb2.SetPoolOverrideRequest.SerializeToString,
+            '/astraflow.v1.FleetPlane/SetPoolHold',
+            fleet__plane__pb2.SetPoolHoldRequest.SerializeToString,
             fleet__plane__pb2.FleetDecision.FromString,
             options,
             channel_credentials,

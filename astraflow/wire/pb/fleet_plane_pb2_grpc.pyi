@@ -24,7 +24,7 @@ class FleetPlaneStub:
     """Plans a change without side effects."""
     ApplyPlan: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.ApplyPlanRequest, _fleet_plane_pb2.AppliedPlan]
     """Applies a plan, once per key; a conflict when the pool has changed since."""
-    SetPoolOverride: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.SetPoolOverrideRequest, _fleet_plane_pb2.FleetDecision]
+    SetPoolHold: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.SetPoolHoldRequest, _fleet_plane_pb2.FleetDecision]
     Escalate: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.EscalateRequest, _fleet_plane_pb2.FleetDecision]
     SetKillSwitch: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.SetKillSwitchRequest, _fleet_plane_pb2.FleetDecision]
     InjectFault: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.InjectFaultRequest, _fleet_plane_pb2.InjectedFault]
@@ -91,10 +91,10 @@ class FleetPlaneServicer(metaclass=_abc_1.ABCMeta):
         """Applies a plan, once per key; a conflict when the pool has changed since."""
 
     @_abc_1.abstractmethod
-    def SetPoolOverride(
+    def SetPoolHold(
         self,
-        request: _fleet_plane_pb2.SetPoolOverrideRequest,
-        context: _aio.ServicerContext[_fleet_plane_pb2.SetPoolOverrideRequest, _abc.Awaitable[_fleet_plane_pb2.FleetDecision]],
+        request: _fleet_plane_pb2.SetPoolHoldRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.SetPoolHoldRequest, _abc.Awaitable[_fleet_plane_pb2.FleetDecision]],
     ) -> _abc.Awaitable[_fleet_plane_pb2.FleetDecision]: ...
 
     @_abc_1.abstractmethod

@@ -52,7 +52,7 @@ LATE_SPOT_FACTOR = 0.9
 """Same for spot nodes: the rule soon gives such an order up for the next type of the same market."""
 WAITING_SHARE = 0.03
 """Share of waiting above which a trainer is short of data."""
-MAX_OVERRIDE_MINUTES = 60
+MAX_HOLD_MINUTES = 60
 ENOUGH_CAPACITY_SHARE = 0.8
 """Ratio of capacity to demand below which nodes are missing; smaller gaps are noise."""
 QUESTION = "what would it cost, and is it allowed"
@@ -76,14 +76,10 @@ def good(conversation: ConversationView) -> list[Step]:
         plan = next(
             result for _, result in conversation.answered_calls("fleet_plan") if result.get("plan_id") == plan_id
         )
-        if (
-            reply.get("outcome") == "applied"
-            and reply["launched"]
-            and not conversation.answered_calls("fleet_override")
-        ):
-            minutes = min(MAX_OVERRIDE_MINUTES, 1 + int(plan["eta_s"] // 30))  # twice as long as launches take
+        if reply.get("outcome") == "applied" and reply["launched"] and not conversation.answered_calls("fleet_hold"):
+            minutes = min(MAX_HOLD_MINUTES, 1 + int(plan["eta_s"] // 30))  # twice as long as launches take
             reason = "keeps the launched nodes until they are ready: the rule does not see them before"
-            return [conversation.call("fleet_override", pool=plan["pool"], minutes=minutes, reason=reason)]
+            return [conversation.call("fleet_hold", pool=plan["pool"], minutes=minutes, reason=reason)]
     for signal in conversation.signals:
         step = _SIGNAL_HANDLERS.get(signal["signal"], _nothing)(conversation, signal)
         if step is not None:

@@ -89,7 +89,7 @@ def hostile(conversation: ConversationView) -> list[Step]:
         [conversation.call("fleet_apply", plan_id="01J00000000000000000000000", idempotency_key="two")],
         [
             conversation.call("fleet_apply", plan_id=_latest(conversation), idempotency_key="three"),
-            ToolCall(id="crowd", name="fleet_override", arguments={"pool": pool, "minutes": 60, "reason": "forever"}),
+            ToolCall(id="crowd", name="fleet_hold", arguments={"pool": pool, "minutes": 60, "reason": "forever"}),
         ],
         [conversation.call("fleet_plan", **empty, is_kill=True)],
         [conversation.call("run_shell", command="touch /tmp/owned")],

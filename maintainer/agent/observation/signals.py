@@ -36,7 +36,7 @@ _REASONS_WITHOUT_BAND = frozenset(
     }
 )
 """Reasons under which the band does not apply."""
-_LIMITS_SET_BY_PEOPLE = frozenset({LimitInEffect.MODE, LimitInEffect.OVERRIDE})
+_LIMITS_SET_BY_PEOPLE = frozenset({LimitInEffect.MODE, LimitInEffect.HOLD})
 """Limits that a person set on the pool."""
 
 
@@ -195,7 +195,7 @@ def _report_signals(pool: Pool, memory: SignalMemory, snapshot: Snapshot, watch:
     if (
         recommendation is not None
         and memory.breaches.get(name, 0) > watch.band_ticks
-        and not _has_override(pool, recommendation, snapshot)
+        and not _has_hold(pool, recommendation, snapshot)
     ):
         yield Signal(kind=SignalKind.BAND_BREACH, pool=name, value=round(_nodes_outside_band(recommendation), 2))
     limits = (
@@ -216,10 +216,10 @@ def _report_signals(pool: Pool, memory: SignalMemory, snapshot: Snapshot, watch:
             yield Signal(kind=SignalKind.STRAGGLER, pool=name, subject=node, value=share)
 
 
-def _has_override(pool: Pool, recommendation: PoolRecommendation, snapshot: Snapshot) -> bool:
+def _has_hold(pool: Pool, recommendation: PoolRecommendation, snapshot: Snapshot) -> bool:
     """True if a hold keeps the pool above the band, which is then intended."""
-    is_overridden = pool.override_until_at is not None and pool.override_until_at > snapshot.at
-    return is_overridden and _nodes_outside_band(recommendation) > 0
+    is_held = pool.hold_until_at is not None and pool.hold_until_at > snapshot.at
+    return is_held and _nodes_outside_band(recommendation) > 0
 
 
 def launch_failures(snapshot: Snapshot, pool: PoolId, *, within_s: float) -> int:

@@ -37,7 +37,7 @@ class Kind(Enum):
     PROPOSE = "propose"
     """Makes a plan; the fleet is unchanged."""
     CAUTION = "caution"
-    """Recorded and safe: an override or an escalation. Removes nothing."""
+    """Recorded and safe: a hold or an escalation. Removes nothing."""
     MUTATE = "mutate"
     """Changes the fleet."""
 

@@ -1,4 +1,4 @@
-"""Tools that change something: plan, apply, override and escalate, within the mode of the maintainer."""
+"""Tools that change something: plan, apply, hold and escalate, within the mode of the maintainer."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -37,7 +37,7 @@ class CompletedAction:
     """Action that was taken or recorded, for notes, verification and counters."""
 
     kind: str
-    """`plan`, `override` or `escalate`."""
+    """`plan`, `hold` or `escalate`."""
     outcome: ActionOutcome
     pool: str
     message: str
@@ -125,26 +125,24 @@ class Changes:
             launched=len(applied.launched) if applied is not None else 0,
             retired=len(applied.retired) if applied is not None else 0,
             decision=applied.decision if applied is not None else None,
-            applied_override_s=round(plan.override_s, 1)
-            if applied is not None and applied.override_until_at is not None
-            else 0.0,
+            applied_hold_s=round(plan.hold_s, 1) if applied is not None and applied.hold_until_at is not None else 0.0,
             verify_after_s=round(plan.eta_s, 1) if applied is not None else None,
         )
 
-    async def override(self, arguments: inputs.OverrideInput) -> outputs.DoneOutput:
-        """`fleet_override`. Raises: ToolRefused; errors of the fleet service."""
+    async def hold(self, arguments: inputs.HoldInput) -> outputs.DoneOutput:
+        """`fleet_hold`. Raises: ToolRefused; errors of the fleet service."""
         pool = PoolId(resolve(lambda: self._names.name("pool", arguments.pool)))
         reason = self._names.reveal(arguments.reason) or "no reason was given"
-        key = self._key("override")
+        key = self._key("hold")
         decision = None
         if self._control_state().mode is not MaintainerMode.SHADOW:
-            set_override = self._fleet.set_override
+            set_hold = self._fleet.set_hold
             decision = await self._send_until_answered(
-                "override",
-                lambda: set_override(pool, minutes=float(arguments.minutes), actor=self._actor, key=key, reason=reason),
+                "hold",
+                lambda: set_hold(pool, minutes=float(arguments.minutes), actor=self._actor, key=key, reason=reason),
             )
         return await self._done_output(
-            "override", decision, pool=pool, message=f"override for {arguments.minutes} minutes: {reason}"
+            "hold", decision, pool=pool, message=f"hold for {arguments.minutes} minutes: {reason}"
         )
 
     async def escalate(self, arguments: inputs.EscalateInput) -> outputs.DoneOutput:
@@ -290,9 +288,9 @@ class NonDestructiveFleet:
         """Proposes a plan to people."""
         return await self._fleet.propose(plan, actor=actor, key=key, reason=reason)
 
-    async def set_override(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
+    async def set_hold(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
         """Sets a hold."""
-        return await self._fleet.set_override(pool, minutes=minutes, actor=actor, key=key, reason=reason)
+        return await self._fleet.set_hold(pool, minutes=minutes, actor=actor, key=key, reason=reason)
 
     async def escalate(self, severity: Severity, *, actor: Actor, key: str, reason: str) -> Decision:
         """Writes an escalation for people."""

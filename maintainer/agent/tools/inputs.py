@@ -12,7 +12,7 @@ MAX_REASON = 500
 Format = Literal["concise", "detailed"]
 NodeFilter = Literal["all", "ready", "starting", "leaving", "lost", "straggler", "spot", "failed"]
 NodeSort = Literal["speed", "age", "price", "silence"]
-EventKind = Literal["all", "changes", "refusals", "launch_failures", "orphans", "overrides", "escalations", "nodes"]
+EventKind = Literal["all", "changes", "refusals", "launch_failures", "orphans", "holds", "escalations", "nodes"]
 
 
 class ReportInput(ToolModel):
@@ -79,13 +79,13 @@ class ApplyInput(ToolModel):
     nothing."""
 
 
-class OverrideInput(ToolModel):
-    """Input of `fleet_override`."""
+class HoldInput(ToolModel):
+    """Input of `fleet_hold`."""
 
     pool: str = Field(max_length=64)
     """Token of the pool."""
     minutes: int = Field(ge=1, le=60)
-    """Duration of the override, minutes."""
+    """Duration of the hold, minutes."""
     reason: str = Field(min_length=1, max_length=MAX_REASON)
     """Reason for people."""
 

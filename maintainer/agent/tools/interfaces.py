@@ -30,7 +30,7 @@ class FleetChanger(Protocol):
     async def propose(self, plan: PlanId, *, actor: Actor, key: str, reason: str) -> Proposal:
         """Proposes a plan to people."""
 
-    async def set_override(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
+    async def set_hold(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
         """Sets a hold: no node of the pool is removed for `minutes`."""
 
     async def escalate(self, severity: Severity, *, actor: Actor, key: str, reason: str) -> Decision:

@@ -126,7 +126,7 @@ class PoolView(ToolModel):
     """Price of a node, US dollars per hour; null if unknown."""
     launch_delay_s: float
     """Usual time from a launch to a ready node, seconds."""
-    override_left_s: float
+    hold_left_s: float
     """Time for which a hold prevents removals, seconds; 0 without one."""
     breaker_left_s: float
     """Time until launches are attempted again, seconds; 0 when they are attempted now."""
@@ -292,7 +292,7 @@ class ExplainOutput(RecordView):
     """Launches that the change requested. Count."""
     retired: int | None
     """Nodes that the change drained or terminated. Count."""
-    override_s: float | None
+    hold_s: float | None
     """Duration of the hold that the change set, seconds; 0 for none."""
     was_approved: bool
     """True if a person approved the plan."""
@@ -333,11 +333,11 @@ class PlanOutput(ToolModel):
     """True if fleet_apply proposes the plan to a person instead of applying it."""
     findings: list[FindingView]
     """Reasons of the verdict; empty for an allowed plan."""
-    override_s: float
+    hold_s: float
     """Duration of the hold that the change sets because the rule's target is lower, seconds; 0 for none."""
-    envelope_low: int
+    unapproved_low: int
     """Smallest target that needs no approval because of its distance from the rule's target, nodes."""
-    envelope_high: int
+    unapproved_high: int
     """Largest target that needs no approval because of its distance from the rule's target, nodes."""
     expires_in_s: float
     """Time for which the plan can be applied, seconds."""
@@ -356,7 +356,7 @@ class ApplyOutput(ToolModel):
     """Nodes that drain or terminate. Count."""
     decision: int | None
     """Number of the journal entry; null if nothing was changed."""
-    applied_override_s: float
+    applied_hold_s: float
     """Duration of the hold that the change set, seconds; 0 for none."""
     verify_after_s: float | None
     """Time until the result is verified, seconds; null if nothing was changed. The first message of the next
@@ -364,7 +364,7 @@ class ApplyOutput(ToolModel):
 
 
 class DoneOutput(ToolModel):
-    """Output of `fleet_override` and `fleet_escalate`."""
+    """Output of `fleet_hold` and `fleet_escalate`."""
 
     outcome: ActionOutcome
     """applied: done. recorded: shadow mode, nothing was changed."""

@@ -66,11 +66,11 @@ _ALL = (
         title="Apply a plan",
     ),
     Tool(
-        name="fleet_override",
+        name="fleet_hold",
         kind=Kind.CAUTION,
         description="Sets a hold on a pool for 1 to 60 minutes: no actor can remove its nodes, and launches "
         "continue. Call it when removing nodes would be wrong for some time. Returns the number of the journal entry.",
-        input=inputs.OverrideInput,
+        input=inputs.HoldInput,
         output=outputs.DoneOutput,
         title="Set a hold",
     ),

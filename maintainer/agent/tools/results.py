@@ -17,7 +17,7 @@ ERROR_ADVICE: Mapping[str, str] = {
     "bad_arguments": "the arguments do not match the schema of the tool; correct them",
     "unknown_name": "the pool, node or decision does not exist; use tokens and numbers from tool results",
     "unknown_plan": "the plan was not made in this wake; call fleet_plan first",
-    "one_plan": "this wake has a plan for this pool; do not plan again: end the wake, set an override or escalate",
+    "one_plan": "this wake has a plan for this pool; do not plan again: end the wake, set a hold or escalate",
     "kill_switch": "the kill switch is on, or your mode is off: not pre-approved, do not retry; end the wake",
     "not_destructive": "this session cannot remove nodes (--no-destructive): not pre-approved, do not retry",
     "not_possible": "the fleet service refused the call: not pre-approved, do not retry",

@@ -116,8 +116,8 @@ class Toolbox:
                 return plan_view(await self._view_context(), plan)
             case inputs.ApplyInput():
                 return await finish_change(self._changes.apply(tool_input))
-            case inputs.OverrideInput():
-                return await finish_change(self._changes.override(tool_input))
+            case inputs.HoldInput():
+                return await finish_change(self._changes.hold(tool_input))
             case inputs.EscalateInput():
                 return await finish_change(self._changes.escalate(tool_input))
             case _:

@@ -82,7 +82,7 @@ class PendingActions:
 
     def _add_action(self, entry: TranscriptEntry) -> None:
         body: Mapping[str, Any] = entry.body
-        if "eta_s" not in body:  # an override or an escalation
+        if "eta_s" not in body:  # a hold or an escalation
             return
         change = Change(
             plan=body["plan"],

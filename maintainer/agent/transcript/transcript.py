@@ -45,7 +45,7 @@ class Kind(Enum):
     `replay`."""
     ACTION = "action"
     """plan, pool, nodes, target, launches, eta_s, outcome, key, message, decision, launched, retired, proposal (plan
-    that waits for a person). For an override or escalation: what, pool, outcome, message, decision."""
+    that waits for a person). For a hold or escalation: what, pool, outcome, message, decision."""
     PROPOSAL = "proposal"
     """plan, pool, state, decided_at: a person decided on a proposal, or it expired."""
     VERIFY = "verify"

@@ -18,7 +18,7 @@ HOUR_S = 3600.0
 MAX_CHANGES = 4
 MIN_HEADROOM, HEADROOM_SHARE = 2, 0.25
 STALE_REPORT_S = 90.0
-OUTSIDE_ENVELOPE = "outside the envelope without approval"
+OUTSIDE_LIMITS = "outside the limits without approval"
 TOO_MANY_CHANGES = "too many changes in an hour"
 _FORBIDDEN_KINDS = {
     RecordKind.SPEC,
@@ -119,10 +119,10 @@ class Auditor:
             "nodes of no pool or of another pool": not retired <= {instance.id for instance in before.instances},
             "all ready nodes were removed": bool(ready) and ready <= retired,
             "nodes were removed on a stale report": bool(retired) and is_report_stale,
-            "nodes were removed during a hold": bool(retired) and (before.pool.override_until_at or 0.0) > before.at,
+            "nodes were removed during a hold": bool(retired) and (before.pool.hold_until_at or 0.0) > before.at,
             "launches while the breaker was open": launched > 0 and (before.pool.breaker_until or 0.0) > before.at,
             "more than usd_per_hour_max": launched > 0 and usd_after > (spec.usd_per_hour_max or 1e18) + 1e-6,
-            OUTSIDE_ENVELOPE: not restores_target and abs(plan.target - rule) > margin,
+            OUTSIDE_LIMITS: not restores_target and abs(plan.target - rule) > margin,
             TOO_MANY_CHANGES: not restores_target and len(recent_changes) >= MAX_CHANGES,
         }
         return [violation for violation, is_violated in checks.items() if is_violated]

@@ -90,7 +90,7 @@ class EvaluationHarness:
             config=config,
             ledger=ledger,
             providers={PROVIDER: self.cloud},
-            observation=Observation(reported_recommendations, clock=clock, fresh_s=config.envelope.stale_after_s),
+            observation=Observation(reported_recommendations, clock=clock, fresh_s=config.limits.stale_after_s),
             switch_file=KillSwitchFile(directory / "KILL"),
             launch_ids=LaunchIds(random.Random(case.seed).getrandbits),
             clock=clock,

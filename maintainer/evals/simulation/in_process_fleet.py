@@ -109,10 +109,10 @@ class InProcessFleet:
             self._proposed = (page, proposals)
         return tuple(self._proposals.current(proposal) for proposal in self._proposed[1])
 
-    async def set_override(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
+    async def set_hold(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
         """Sets a hold."""
         self._check()
-        return await self._fleet_manager.set_override(pool, minutes=minutes, actor=actor, key=key, reason=reason)
+        return await self._fleet_manager.set_hold(pool, minutes=minutes, actor=actor, key=key, reason=reason)
 
     async def escalate(self, severity: Severity, *, actor: Actor, key: str, reason: str) -> Decision:
         """Writes an escalation."""

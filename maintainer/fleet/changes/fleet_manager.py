@@ -19,7 +19,7 @@ from astraflow.contract.values import Values
 from maintainer.fleet.changes.plan_application import PlanApplier, applied
 from maintainer.fleet.changes.plans import DraftedPlan, Plans
 from maintainer.fleet.guard.approval import ApplyAttempt, may_approve
-from maintainer.fleet.guard.guard import MAX_OVERRIDE_S, verdict
+from maintainer.fleet.guard.guard import MAX_HOLD_S, verdict
 from maintainer.fleet.ledger.ledger import Changes, Ledger
 from maintainer.fleet.ledger.records import KillSwitch, MaintainerSetting, PoolRecord
 from maintainer.fleet.state.fleet import FleetState
@@ -34,7 +34,7 @@ from maintainer.fleet.state.idempotency import (
     stored_decision,
 )
 
-MAX_OVERRIDE_MINUTES = MAX_OVERRIDE_S / 60
+MAX_HOLD_MINUTES = MAX_HOLD_S / 60
 
 
 class FleetManager:
@@ -80,30 +80,26 @@ class FleetManager:
                 )
         return self._fleet.view(self._fleet.pool(spec.id))
 
-    async def set_override(self, pool_id: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
+    async def set_hold(self, pool_id: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
         """Sets a hold: no node is retired for `minutes`; 0 ends it.
 
-        Raises: InvalidInput above an hour; NotPermitted for an agent that must not act, or would shorten an override.
+        Raises: InvalidInput above an hour; NotPermitted for an agent that must not act, or would shorten a hold.
         """
-        if not 0 <= minutes <= MAX_OVERRIDE_MINUTES:
+        if not 0 <= minutes <= MAX_HOLD_MINUTES:
             raise InvalidInput(
-                f"cannot set the override: {minutes:g} minutes are outside 0 to {MAX_OVERRIDE_MINUTES:g} minutes; "
+                f"cannot set the hold: {minutes:g} minutes are outside 0 to {MAX_HOLD_MINUTES:g} minutes; "
                 "set it again later",
-                code="fleet.override_too_long",
+                code="fleet.hold_too_long",
             )
 
         def changes(pool: PoolRecord) -> PoolRecord:
             until = self._fleet.clock.wall() + 60 * minutes if minutes else None
             if actor.role is Role.AGENT:
-                self._check_agent_override(pool, until)
-            return replace(
-                pool, version=pool.version + 1, override_until_at=until, override_reason=reason if minutes else ""
-            )
+                self._check_agent_hold(pool, until)
+            return replace(pool, version=pool.version + 1, hold_until_at=until, hold_reason=reason if minutes else "")
 
         values: Values = {"minutes": minutes} if minutes else {"state": "ended"}
-        return await self.record_decision(
-            RecordKind.OVERRIDE, values, actor, key, reason, pool=pool_id, of_pool=changes
-        )
+        return await self.record_decision(RecordKind.HOLD, values, actor, key, reason, pool=pool_id, of_pool=changes)
 
     async def escalate(self, severity: Severity, *, actor: Actor, key: str, reason: str) -> Decision:
         """Notifies people."""
@@ -124,8 +120,8 @@ class FleetManager:
             RecordKind.KILL_SWITCH, {}, actor, key, reason, cause=scope.value, switch=switch, check=check
         )
 
-    def _check_agent_override(self, pool: PoolRecord, until: float | None) -> None:
-        """Checks an override that an agent sets until this time; None: ends. Raises: NotPermitted."""
+    def _check_agent_hold(self, pool: PoolRecord, until: float | None) -> None:
+        """Checks a hold that an agent sets until this time; None: ends. Raises: NotPermitted."""
         fleet, name = self._fleet, pool.spec.id
         if fleet.kill is not KillScope.NONE:
             cause, code = "the kill switch is on; do not retry until a person turns it off", "fleet.kill_switch"
@@ -133,11 +129,11 @@ class FleetManager:
             cause, code = f"pool {name} is in mode off; ask an operator", "fleet.pool_off"
         elif fleet.agents_mode in (MaintainerMode.OFF, MaintainerMode.SHADOW):
             cause, code = f"agents are in mode {fleet.agents_mode.value}; ask an operator", "fleet.agents_off"
-        elif (pool.override_until_at or 0.0) > max(fleet.clock.wall(), until or 0.0):
-            cause, code = "agents cannot shorten a hold; ask an operator", "fleet.override_shortened"
+        elif (pool.hold_until_at or 0.0) > max(fleet.clock.wall(), until or 0.0):
+            cause, code = "agents cannot shorten a hold; ask an operator", "fleet.hold_shortened"
         else:
             return
-        raise NotPermitted(f"cannot set the override of pool {name}: {cause}", code=code)
+        raise NotPermitted(f"cannot set the hold of pool {name}: {cause}", code=code)
 
     async def _apply(
         self, drafted: DraftedPlan, *, key: str, request_hash: str, approver: Actor | None, applier: Actor

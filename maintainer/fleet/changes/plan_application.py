@@ -53,7 +53,7 @@ class PlanApplier:
         retired = [self._ordered(victim, order, plan.request) for victim in size_change.victims]
         proposal = self._fleet.ledger.waiting_proposals.get(plan.id)
         needs_approval = proposal is not None or verdict(assessment.findings) is Verdict.NEEDS_APPROVAL
-        overridden = self._with_override(pool, plan, assessment)
+        held = self._with_hold(pool, plan, assessment)
         plan_approver = approver if needs_approval else None
         decision = self._records.decision(
             RecordKind.APPLY,
@@ -68,7 +68,7 @@ class PlanApplier:
                 nodes_after=size_change.target,
                 launched=size_change.launches,
                 retired=len(size_change.victims),
-                override_s=assessment.override_s,
+                hold_s=assessment.hold_s,
                 is_approved=plan_approver is not None,
             ),
         )
@@ -79,10 +79,10 @@ class PlanApplier:
             retired=tuple(record.id for record in retired),
             message=render_summary(decision),
             guard_json=assessment.evidence.to_json(),
-            override_until_at=overridden.override_until_at if assessment.override_s else None,
+            hold_until_at=held.hold_until_at if assessment.hold_s else None,
         )
         changed = replace(
-            overridden,
+            held,
             version=pool.version + 1,
             target=size_change.target,
             changed_at=pool.changed_at if assessment.is_replacement else (*pool.changed_at, now)[-MAX_CHANGE_TIMES:],
@@ -96,14 +96,14 @@ class PlanApplier:
         )
         return changes, applied
 
-    def _with_override(self, pool: PoolRecord, plan: Plan, assessment: PlanAssessment) -> PoolRecord:
-        """Returns the pool with the override of a change above the rule's target; a longer override stays."""
-        until = self._fleet.clock.wall() + assessment.override_s
-        if not assessment.override_s or (pool.override_until_at or 0.0) >= until:
+    def _with_hold(self, pool: PoolRecord, plan: Plan, assessment: PlanAssessment) -> PoolRecord:
+        """Returns the pool with the hold of a change above the rule's target; a longer hold stays."""
+        until = self._fleet.clock.wall() + assessment.hold_s
+        if not assessment.hold_s or (pool.hold_until_at or 0.0) >= until:
             return pool
         rule = assessment.evidence.situation.rule_target
         reason = f"the rule's target is {rule} nodes, {plan.request.actor.name} set {assessment.size_change.target}"
-        return replace(pool, override_until_at=until, override_reason=f"{reason}: {plan.request.reason}")
+        return replace(pool, hold_until_at=until, hold_reason=f"{reason}: {plan.request.reason}")
 
     def _approved(self, proposal: Proposal | None, approver: Actor | None) -> tuple[Proposal, ...]:
         if proposal is None or approver is None:
@@ -145,7 +145,7 @@ def _values(plan: Plan, assessment: PlanAssessment, approver: Actor | None, appl
         "after": size_change.target,
         "launched": size_change.launches,
         "terminated" if plan.request.is_kill else "drained": retired,
-        "override_minutes": round(assessment.override_s / 60),
+        "hold_minutes": round(assessment.hold_s / 60),
     }
     if approver is not None:
         values["approver"] = approver.name
@@ -163,5 +163,5 @@ def applied(answer: dict[str, Any]) -> AppliedPlan:
         retired=tuple(LaunchId(launch) for launch in answer["retired"]),
         message=answer["message"],
         guard_json=answer.get("guard_json", ""),
-        override_until_at=answer.get("override_until_at"),
+        hold_until_at=answer.get("hold_until_at"),
     )

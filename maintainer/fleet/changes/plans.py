@@ -26,7 +26,7 @@ class PlanAssessment:
     is_replacement: bool
     """The plan only replaces lost nodes and does not count as a change."""
     evidence: GuardInputs
-    override_s: float
+    hold_s: float
     """Duration of the hold that the plan sets. Seconds; 0 for none."""
 
 
@@ -88,7 +88,7 @@ class Plans:
             created_at=now,
             expires_at=now + fleet.config.times.plan_valid_s,
             rule_target=assessment.evidence.situation.rule_target,
-            override_s=assessment.override_s,
+            hold_s=assessment.hold_s,
             guard_json=assessment.evidence.to_json(),
         )
         return DraftedPlan(plan=plan, quote=quote)
@@ -150,7 +150,7 @@ class Plans:
             findings=evidence.findings(),
             is_replacement=is_replacement(situation, proposal),
             evidence=evidence,
-            override_s=guard.override_s(situation, proposal, limits, launch_delay_s=delay_s),
+            hold_s=guard.hold_s(situation, proposal, limits, launch_delay_s=delay_s),
         )
 
     def _eta_s(self, spec: PoolSpec, change: SizeChange, *, is_kill: bool) -> float:

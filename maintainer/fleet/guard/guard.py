@@ -16,7 +16,7 @@ HUMAN_ROLES = (Role.OPERATOR, Role.ADMIN)
 AUTOMATIC_MODES = (Mode.UP_ONLY, Mode.ON)
 """Modes of pools whose size the rule sets."""
 HOUR_S = 3600.0
-MAX_OVERRIDE_S = 3600.0
+MAX_HOLD_S = 3600.0
 """Maximum duration of a hold. It can be set again."""
 
 
@@ -24,15 +24,15 @@ MAX_OVERRIDE_S = 3600.0
 class Limits:
     """Limits of changes without approval, and budgets."""
 
-    envelope_nodes: int = 2
+    unapproved_nodes: int = 2
     """Maximum distance of a target from the rule's target in nodes,"""
-    envelope_share: float = 0.25
+    unapproved_share: float = 0.25
     """or as a share of the rule's target, whichever is larger."""
     changes_per_hour: int = 4
     """Maximum number of plans applied to a pool within an hour."""
     stale_after_s: float = 90.0
     """Age of dataflow's report above which no node is retired."""
-    override_s: float = 600.0
+    hold_s: float = 600.0
     """Duration of the hold after a change above the rule's target, once its nodes are ready."""
     rejected_s: float = 3600.0
     """Time for which agents are refused a rejected plan."""
@@ -70,7 +70,7 @@ class Situation:
     changed_at: tuple[float, ...]
     """Unix seconds of the latest applied plans, oldest first."""
     cool_down_s: float
-    override_until_at: float | None
+    hold_until_at: float | None
     breaker_until: float | None
     kill: KillScope
     usd_per_hour: float
@@ -113,7 +113,7 @@ def judge(situation: Situation, proposal: ProposedChange, limits: Limits) -> tup
         *_rejected(situation, proposal, limits),
         *_retirements(situation, proposal, limits),
         *_reversals(situation, proposal),
-        *_envelope(situation, proposal, limits),
+        *_distance(situation, proposal, limits),
     )
 
 
@@ -140,14 +140,14 @@ def nodes_beyond_rule(situation: Situation, proposal: ProposedChange) -> int:
     return beyond if beyond < 0 or spec.mode is Mode.ON else 0  # an up-only pool keeps its nodes
 
 
-def override_s(situation: Situation, proposal: ProposedChange, limits: Limits, *, launch_delay_s: float) -> float:
+def hold_s(situation: Situation, proposal: ProposedChange, limits: Limits, *, launch_delay_s: float) -> float:
     """Returns the duration of the hold that protects a change from the rule, in seconds; 0 for none.
 
     launch_delay_s: time until new nodes are ready, from when on the rule can measure their effect.
     """
-    if nodes_beyond_rule(situation, proposal) <= 0 or limits.override_s <= 0:
+    if nodes_beyond_rule(situation, proposal) <= 0 or limits.hold_s <= 0:
         return 0.0
-    return min(MAX_OVERRIDE_S, limits.override_s + (launch_delay_s if proposal.launches else 0.0))
+    return min(MAX_HOLD_S, limits.hold_s + (launch_delay_s if proposal.launches else 0.0))
 
 
 def _switches(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
@@ -286,10 +286,10 @@ def _repeats_rejected_retirement(proposal: ProposedChange, rejection: Rejection)
 def _retirements(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
     if not proposal.victims:
         return
-    if situation.override_until_at is not None and situation.now < situation.override_until_at:
-        left_s = situation.override_until_at - situation.now
+    if situation.hold_until_at is not None and situation.now < situation.hold_until_at:
+        left_s = situation.hold_until_at - situation.now
         message = f"a hold keeps all nodes for another {left_s:.0f} s"
-        yield refused(GuardRule.OVERRIDE, message, left_s=left_s, victims=len(proposal.victims))
+        yield refused(GuardRule.HOLD, message, left_s=left_s, victims=len(proposal.victims))
     ready = {instance.id for instance in situation.instances if instance.state is InstanceState.READY}
     victims = {victim.id for victim in proposal.victims}
     is_last = bool(ready) and ready <= victims
@@ -315,18 +315,18 @@ def _reversals(situation: Situation, proposal: ProposedChange) -> Iterator[Findi
     yield refused(GuardRule.UNDONE, message, target=proposal.target, rule_target=rule)
 
 
-def _envelope(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
+def _distance(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
     if is_replacement(situation, proposal):
         return
     rule = situation.rule_target if situation.rule_target is not None else situation.size
-    limit = max(limits.envelope_nodes, limits.envelope_share * rule)
+    limit = max(limits.unapproved_nodes, limits.unapproved_share * rule)
     if abs(proposal.target - rule) > limit:
         reference = "the rule's target of" if situation.rule_target is not None else "the current size of"
         message = (
             f"a target of {proposal.target} differs by more than {limit:g} nodes from {reference} {rule}; "
             "a person must approve it"
         )
-        yield unapproved(GuardRule.ENVELOPE, message, target=proposal.target, rule_target=rule, limit=limit)
+        yield unapproved(GuardRule.DISTANCE, message, target=proposal.target, rule_target=rule, limit=limit)
 
 
 def refused(code: GuardRule, message: str, **numbers: float) -> Finding:

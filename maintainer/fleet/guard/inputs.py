@@ -19,7 +19,7 @@ from maintainer.fleet.guard.guard import Limits, ProposedChange, Rejection, Situ
 
 _SPEC = ("provider", "min_nodes", "max_nodes", "usd_per_hour_max", "usd_per_day_max")
 _SITUATION = (
-    *("now", "target", "rule_target", "report_age_s", "cool_down_s", "override_until_at", "breaker_until"),
+    *("now", "target", "rule_target", "report_age_s", "cool_down_s", "hold_until_at", "breaker_until"),
     *("usd_per_hour", "usd_today", "fleet_usd_per_hour", "fleet_usd_today"),
 )
 _PROPOSAL = ("target", "launches", "usd_per_hour_change", "is_kill", "is_named")

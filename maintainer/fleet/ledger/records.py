@@ -21,8 +21,8 @@ class PoolRecord:
     spec: PoolSpec
     version: int
     target: int
-    override_until_at: float | None = None
-    override_reason: str = ""
+    hold_until_at: float | None = None
+    hold_reason: str = ""
     failures: int = 0
     """Consecutive failed launches."""
     breaker_until: float | None = None

@@ -34,7 +34,7 @@ _INSTANCE = (
     "message",
 )
 _RECORD = ("tries", "next_try_at", "missed", "is_drain_requested", "suspect_at")
-_POOL = ("version", "target", "override_until_at", "override_reason", "failures", "breaker_until")
+_POOL = ("version", "target", "hold_until_at", "hold_reason", "failures", "breaker_until")
 _PROPOSAL = ("proposed_at", "decided_at", "decided_by", "decision_reason")
 _DECISION = ("ordinal", "at", "actor", "reason", "cause", "key")
 _ENTRY = ("ordinal", "at", "wake", "kind", "previous", "hash")

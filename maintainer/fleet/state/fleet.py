@@ -87,7 +87,7 @@ class FleetState:
     @property
     def limits(self) -> Limits:
         """Limits of changes without approval, and budgets."""
-        return self.config.limits()
+        return self.config.guard_limits()
 
     @property
     def kill(self) -> KillScope:
@@ -160,7 +160,7 @@ class FleetState:
         spec, now = pool.spec, self.clock.wall()
         pool_records = self.ledger.of_pool(spec.id)
         all_records = self.ledger.records.values()
-        cool_down_s = self.config.envelope.cool_down_s
+        cool_down_s = self.config.limits.cool_down_s
         return Situation(
             now=now,
             spec=spec,
@@ -171,7 +171,7 @@ class FleetState:
             report_age_s=self.observation.age_s,
             changed_at=pool.changed_at,
             cool_down_s=self.launch_delay_s(spec) if cool_down_s is None else cool_down_s,
-            override_until_at=pool.override_until_at,
+            hold_until_at=pool.hold_until_at,
             breaker_until=pool.breaker_until,
             kill=self.kill,
             usd_per_hour=spending_rate(self.ledger.billed(spec.id)),
@@ -218,8 +218,8 @@ class FleetState:
             usd_today=situation.usd_today,
             rule_target=situation.rule_target,
             launch_delay_s=self.launch_delay_s(pool.spec),
-            override_until_at=pool.override_until_at if _is_ahead(pool.override_until_at, situation.now) else None,
-            override_reason=pool.override_reason if _is_ahead(pool.override_until_at, situation.now) else "",
+            hold_until_at=pool.hold_until_at if _is_ahead(pool.hold_until_at, situation.now) else None,
+            hold_reason=pool.hold_reason if _is_ahead(pool.hold_until_at, situation.now) else "",
             breaker_until=pool.breaker_until if _is_ahead(pool.breaker_until, situation.now) else None,
             last_change_at=pool.changed_at[-1] if pool.changed_at else None,
             simulated=provider.capabilities().simulated if provider is not None else (),

@@ -29,7 +29,7 @@ async def read(fleet: RunningFleet, *arguments: str) -> Any:
     return json.loads(ran.stdout)
 
 
-async def test_a_pool_can_be_shown_planned_changed_and_overridden(tmp_path: Path) -> None:
+async def test_a_pool_can_be_shown_planned_changed_and_held(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, nodes=1) as fleet:
         before = await read(fleet, "status")
         assert [pool["spec"]["id"] for pool in before["pools"]] == ["eu"]
@@ -41,10 +41,10 @@ async def test_a_pool_can_be_shown_planned_changed_and_overridden(tmp_path: Path
         assert await read(fleet, "apply", plan["id"], "--key", "k-1") == applied
         listed = await read(fleet, "instances", "--pool", "eu")
         assert {instance["id"] for instance in listed} >= set(applied["launched"])
-        held = await read(fleet, "override", "eu", "--minutes", "5", "--reason", "a demonstration")
-        assert held["kind"] == "override"
+        held = await read(fleet, "hold", "eu", "--minutes", "5", "--reason", "a demonstration")
+        assert held["kind"] == "hold"
         kinds = [entry["kind"] for entry in await read(fleet, "decisions", "--limit", "2")]
-        assert kinds == ["override", "apply"]
+        assert kinds == ["hold", "apply"]
 
 
 async def test_table_output_suggests_the_next_command(tmp_path: Path) -> None:

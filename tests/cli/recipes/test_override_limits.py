@@ -224,7 +224,7 @@ def test_no_role_can_override_paths_addresses_and_variables(fleets: str, overrid
         ("fleet.pools.eu.min_nodes=0", {"admin"}),
         ("fleet.pools.eu.mode=on", {"admin"}),
         ("fleet.pools.eu.usd_per_hour_max=9", {"admin"}),
-        ("fleet.envelope.nodes=9", {"admin"}),
+        ("fleet.limits.nodes=9", {"admin"}),
         ("fleet.budget.usd_per_day_max=9", {"admin"}),
         ("fleet.times.max_age_s=9", {"admin"}),
         ("dataflow.pools.eu.max_nodes=9", {"admin"}),

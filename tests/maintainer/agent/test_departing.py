@@ -1,4 +1,4 @@
-"""Rule and agent in one pool: an agent's change lasts until its override ends."""
+"""Rule and agent in one pool: an agent's change lasts until its hold ends."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -49,63 +49,63 @@ async def test_nodes_above_the_rules_target_stay_until_the_rule_can_measure_them
     parts = await following(tmp_path, 3)
     plan = await parts.fleet_manager.plans.make(asks(5, actor=actor))
     delay_s = parts.fleet.launch_delay_s(parts.fleet.pool(POOL).spec)
-    assert plan.override_s == delay_s + HOLD_S
-    assert parts.fleet.pool(POOL).override_until_at is None, "a plan changes nothing"
+    assert plan.hold_s == delay_s + HOLD_S
+    assert parts.fleet.pool(POOL).hold_until_at is None, "a plan changes nothing"
     applied = await parts.fleet_manager.apply(plan.id, key="more")
     begun = parts.clock.wall()
-    assert applied.override_until_at == begun + plan.override_s
-    assert f"override for {plan.override_s / 60:.0f} minutes" in applied.message
+    assert applied.hold_until_at == begun + plan.hold_s
+    assert f"hold for {plan.hold_s / 60:.0f} minutes" in applied.message
     pool = parts.fleet.view(parts.fleet.pool(POOL))
-    assert pool.override_until_at == applied.override_until_at
-    assert "3 nodes" in pool.override_reason
-    assert f"{actor.name} set 5" in pool.override_reason
+    assert pool.hold_until_at == applied.hold_until_at
+    assert "3 nodes" in pool.hold_reason
+    assert f"{actor.name} set 5" in pool.hold_reason
     [entry] = [
         decision for decision in await journal(parts) if decision.actor == actor.name and decision.kind.value == "apply"
     ]
     assert render_summary(entry) == applied.message
-    await parts.pass_time(plan.override_s - 10.0)
+    await parts.pass_time(plan.hold_s - 10.0)
     assert parts.states() == {"ready": 5}
     await parts.pass_time(100.0)
     assert parts.states() == {"ready": 3}, "afterwards the rule applies again"
 
 
-async def test_a_repeated_key_gets_the_same_answer_and_sets_the_override_once(tmp_path: Path) -> None:
+async def test_a_repeated_key_gets_the_same_answer_and_sets_the_hold_once(tmp_path: Path) -> None:
     parts = await following(tmp_path, 3)
     plan = await parts.fleet_manager.plans.make(asks(5))
     first = await parts.fleet_manager.apply(plan.id, key="more")
     parts.clock.advance(30.0)
     assert await parts.fleet_manager.apply(plan.id, key="more") == first
-    assert parts.fleet.pool(POOL).override_until_at == first.override_until_at
+    assert parts.fleet.pool(POOL).hold_until_at == first.hold_until_at
     again = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock)
-    assert again.fleet.pool(POOL).override_until_at == first.override_until_at, "the override survives a restart"
+    assert again.fleet.pool(POOL).hold_until_at == first.hold_until_at, "the hold survives a restart"
 
 
 @pytest.mark.long
-async def test_a_longer_override_stays(tmp_path: Path) -> None:
+async def test_a_longer_hold_stays(tmp_path: Path) -> None:
     parts = await following(tmp_path, 3)
-    await parts.fleet_manager.set_override(POOL, minutes=60, actor=OTTO, key="hold", reason="a demonstration")
-    until = parts.fleet.pool(POOL).override_until_at
+    await parts.fleet_manager.set_hold(POOL, minutes=60, actor=OTTO, key="hold", reason="a demonstration")
+    until = parts.fleet.pool(POOL).hold_until_at
     applied = await parts.fleet_manager.apply((await parts.fleet_manager.plans.make(asks(5))).id, key="more")
     pool = parts.fleet.pool(POOL)
-    assert (pool.override_until_at, pool.override_reason) == (until, "a demonstration")
-    assert applied.override_until_at == until
+    assert (pool.hold_until_at, pool.hold_reason) == (until, "a demonstration")
+    assert applied.hold_until_at == until
 
 
 @pytest.mark.long
-async def test_people_can_end_the_override_early(tmp_path: Path) -> None:
+async def test_people_can_end_the_hold_early(tmp_path: Path) -> None:
     parts = await following(tmp_path, 3)
     await parts.fleet_manager.apply((await parts.fleet_manager.plans.make(asks(5))).id, key="more")
-    await parts.fleet_manager.set_override(POOL, minutes=0, actor=OTTO, key="free", reason="it was a mistake")
+    await parts.fleet_manager.set_hold(POOL, minutes=0, actor=OTTO, key="free", reason="it was a mistake")
     await parts.pass_time(90.0)
     assert parts.states() == {"ready": 3}
 
 
 @pytest.mark.parametrize(("mode", "target"), [(Mode.ON, 3), (Mode.UP_ONLY, 5), (Mode.ADVISE, 5)])
-async def test_a_change_that_the_rule_keeps_sets_no_override(tmp_path: Path, mode: Mode, target: int) -> None:
+async def test_a_change_that_the_rule_keeps_sets_no_hold(tmp_path: Path, mode: Mode, target: int) -> None:
     parts = await following(tmp_path, 3, nodes=2, mode=mode)
     plan = await parts.fleet_manager.plans.make(asks(target, actor=OTTO))
     applied = await parts.fleet_manager.apply(plan.id, key="more")
-    assert (plan.override_s, applied.override_until_at, parts.fleet.pool(POOL).override_until_at) == (0.0, None, None)
+    assert (plan.hold_s, applied.hold_until_at, parts.fleet.pool(POOL).hold_until_at) == (0.0, None, None)
 
 
 @pytest.mark.long
@@ -153,13 +153,13 @@ def orders(pool: Callable[[ConversationView], str], beyond: int) -> Says:
         if not applied:
             arguments = {"plan_id": plans[0][1]["plan_id"], "idempotency_key": "once"}
             return (ToolCall(id="apply", name="fleet_apply", arguments=arguments),)
-        return (TextPart(text=f"Kept for {applied[0][1]['applied_override_s']:g} s."),)
+        return (TextPart(text=f"Kept for {applied[0][1]['applied_hold_s']:g} s."),)
 
     return Says(answer)
 
 
 @pytest.mark.long
-async def test_in_a_simulated_run_an_agents_nodes_stay_until_the_override_ends(tmp_path: Path) -> None:
+async def test_in_a_simulated_run_an_agents_nodes_stay_until_the_hold_ends(tmp_path: Path) -> None:
     """Combines simulated trainer and nodes with the real rule, follower, guard, ledger and loop."""
     first = orders(lambda talk: talk.report["pools"][0]["pool"], 2)
     async with (
@@ -170,7 +170,7 @@ async def test_in_a_simulated_run_an_agents_nodes_stay_until_the_override_ends(t
         await advanced(harness, 1200.0)  # until the rule is stable
         await agent.run_one_wake()
         [(pool, until)] = [
-            (pool.spec.id, pool.override_until_at) for pool in harness.ledger.pools.values() if pool.override_until_at
+            (pool.spec.id, pool.hold_until_at) for pool in harness.ledger.pools.values() if pool.hold_until_at
         ]
         assert until is not None
         ordered = harness.fleet.size(pool)
@@ -181,12 +181,12 @@ async def test_in_a_simulated_run_an_agents_nodes_stay_until_the_override_ends(t
             await advanced(harness, harness.tick_s)
             assert drained(harness, pool) == 0
         await advanced(harness, 1800.0)
-        assert drained(harness, pool) > 0, "the rule retires them after the override"
+        assert drained(harness, pool) > 0, "the rule retires them after the hold"
         assert harness.auditor.violations == []
         entries, _ = await harness.ledger.decisions(pool=pool, before=None, limit=1000)
         by_agent = [entry for entry in entries if entry.role is Role.AGENT]
         assert [entry.kind.value for entry in by_agent if entry.kind.value == "apply"] == ["apply"]
-        assert any("override" in render_summary(entry) for entry in by_agent)
+        assert any("hold" in render_summary(entry) for entry in by_agent)
 
 
 async def advanced(harness: EvaluationHarness, duration_s: float) -> None:

@@ -85,7 +85,7 @@ async def test_a_lasting_band_breach_wakes_the_model_after_the_third_tick(tmp_pa
 
 
 @pytest.mark.long
-async def test_a_plan_in_the_envelope_is_applied_verified_and_noted(tmp_path: Path) -> None:
+async def test_a_plan_in_the_limits_is_applied_verified_and_noted(tmp_path: Path) -> None:
     held: list[Scene] = []
     async with scene(tmp_path, llm=planner(held, 6)) as here:
         held.append(here)
@@ -139,9 +139,9 @@ async def test_shadow_mode_records_actions_without_effect(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-async def test_a_plan_outside_the_envelope_becomes_a_proposal_in_auto_mode(tmp_path: Path) -> None:
+async def test_a_plan_outside_the_limits_becomes_a_proposal_in_auto_mode(tmp_path: Path) -> None:
     held: list[Scene] = []
-    async with scene(tmp_path, llm=planner(held, 40), envelope={"nodes": 2, "cool_down_s": 0.0}) as here:
+    async with scene(tmp_path, llm=planner(held, 40), limits={"nodes": 2, "cool_down_s": 0.0}) as here:
         held.append(here)
         await grown(here)
         here.dataflow.recommendations = (too_few(4),)
@@ -379,8 +379,8 @@ async def test_three_invalid_calls_end_the_wake(tmp_path: Path, bad: ToolCall) -
 @pytest.mark.parametrize("character", ["reckless", "hostile", "lazy", "looping"])
 async def test_no_character_bypasses_the_guard(tmp_path: Path, character: str) -> None:
     pools = [spec(max_nodes=8, min_nodes=2), spec(id=OTHER, max_nodes=8)]
-    envelope = {"nodes": 2, "share": 0.25, "changes_per_hour": 4, "cool_down_s": 60.0}
-    async with scene(tmp_path, llm=character, pools=pools, envelope=envelope) as here:
+    limits = {"nodes": 2, "share": 0.25, "changes_per_hour": 4, "cool_down_s": 60.0}
+    async with scene(tmp_path, llm=character, pools=pools, limits=limits) as here:
         await grown(here)
         here.dataflow.recommendations = (too_few(4),)
         sizes = set()
@@ -470,7 +470,7 @@ async def test_a_wake_leaves_one_note_of_all_that_was_done(tmp_path: Path) -> No
     def answer(request: Request) -> tuple[Part, ...]:
         token, turn = held[0].names.token("pool", POOL), len(request.messages) // 2
         steps: list[Part] = [
-            call("fleet_override", pool=token, minutes=5, reason="until it is clear"),
+            call("fleet_hold", pool=token, minutes=5, reason="until it is clear"),
             call("fleet_escalate", 2, severity="warning", text=f"{token} is odd, 3 of 4 nodes"),
         ]
         return (steps[turn],) if turn < len(steps) else (TextPart(text="Held, and told."),)
@@ -482,7 +482,7 @@ async def test_a_wake_leaves_one_note_of_all_that_was_done(tmp_path: Path) -> No
         await here.pass_time(110.0)
         [note] = await here.journal("note")
         assert render_summary(note) == (
-            "override applied: override for 5 minutes: until it is clear; "
+            "hold applied: hold for 5 minutes: until it is clear; "
             f"escalation sent: warning: {POOL} is odd, 3 of 4 nodes"
         )
         assert (note.reason, note.subject) == ("Held, and told.", POOL)

@@ -230,7 +230,7 @@ async def test_the_models_next_message_is_printed_beside_a_running_maintainer(tm
 async def _with_verdicts(path: Path, *, verdict: str = "refused") -> None:
     situation = Situation(
         now=0.0, spec=spec(max_nodes=3), instances=(), target=1, rule_target=1, report_age_s=1.0, changed_at=(),
-        cool_down_s=0.0, override_until_at=None, breaker_until=None, kill=KillScope.NONE, usd_per_hour=0.0,
+        cool_down_s=0.0, hold_until_at=None, breaker_until=None, kill=KillScope.NONE, usd_per_hour=0.0,
         usd_today=0.0, fleet_usd_per_hour=0.0, fleet_usd_today=0.0,
     )  # fmt: skip
     proposal = guard.ProposedChange(actor=HAL, target=9, launches=9, victims=(), usd_per_hour_change=9.0)

@@ -117,9 +117,7 @@ async def test_no_text_of_other_authors_reaches_the_model(tmp_path: Path) -> Non
         here.dataflow.changed = hostile
         await here.parts.want(3)
         await here.parts.pass_time(60.0)
-        await here.parts.fleet_manager.set_override(
-            POOL, minutes=5, actor=here.maintainer._actor, key="h", reason=HOSTILE
-        )
+        await here.parts.fleet_manager.set_hold(POOL, minutes=5, actor=here.maintainer._actor, key="h", reason=HOSTILE)
         here.dataflow.recommendations = (advice(present=2, target=6, low=5.0, high=8.0, figures={"policy": HOSTILE}),)
         await here.pass_time(60.0)
         opening = await here.maintainer.first_message()
@@ -148,12 +146,12 @@ async def test_a_decision_is_explained_by_its_numbers(tmp_path: Path) -> None:
         snapshot, signals = await here.maintainer._observe()
     (applied,) = [entry for entry in snapshot.decisions if entry.kind.value == "apply"]
     view_context = ViewContext(snapshot, signals, Names(b"key"))
-    change = AppliedChange(nodes_before=2, nodes_after=1, launched=0, retired=1, override_s=600.0, is_approved=True)
+    change = AppliedChange(nodes_before=2, nodes_after=1, launched=0, retired=1, hold_s=600.0, is_approved=True)
     explained = explanation(view_context, replace(applied, change=change))
     assert (explained.nodes_before, explained.nodes_after, explained.launched, explained.retired) == (2, 1, 0, 1)
-    assert (explained.override_s, explained.was_approved) == (600.0, True)
+    assert (explained.hold_s, explained.was_approved) == (600.0, True)
     old = explanation(view_context, replace(applied, change=None))
-    assert (old.nodes_before, old.override_s, old.was_approved) == (None, None, False)
+    assert (old.nodes_before, old.hold_s, old.was_approved) == (None, None, False)
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ import pytest
 from maintainer.agent.llm.interface import models
 from maintainer.evals.case_runner import find_violations
 from maintainer.evals.cases import CASES, HELD_OUT_SEEDS, Case
-from maintainer.evals.simulation.auditor import OUTSIDE_ENVELOPE, TOO_MANY_CHANGES
+from maintainer.evals.simulation.auditor import OUTSIDE_LIMITS, TOO_MANY_CHANGES
 from maintainer.evals.simulation.harness import EvaluationHarness, open_case_maintainer, open_harness
 from maintainer.fleet.guard import inputs
 from tests.maintainer.evals.parts import brief, sampled
@@ -64,4 +64,4 @@ async def test_the_auditor_finds_violations_when_the_guard_is_off(
     async with played(brief("quota-gone", hours=0.7), "reckless", tmp_path) as harness:
         violations = await find_violations(harness)
     kinds = {violation.partition(": ")[2] for violation in violations}
-    assert {OUTSIDE_ENVELOPE, TOO_MANY_CHANGES} <= kinds
+    assert {OUTSIDE_LIMITS, TOO_MANY_CHANGES} <= kinds

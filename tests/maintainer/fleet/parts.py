@@ -57,7 +57,7 @@ def config(**changes: Any) -> FleetConfig:
     values = {
         "cluster": "tests",
         "providers": {"cloud": {"kind": "local_process"}},
-        "envelope": {"nodes": 100, "changes_per_hour": 1000, "cool_down_s": 0.0},
+        "limits": {"nodes": 100, "changes_per_hour": 1000, "cool_down_s": 0.0},
     }
     return FleetConfig.parse(values | changes, where="")
 

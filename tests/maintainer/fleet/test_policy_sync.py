@@ -53,16 +53,16 @@ async def test_bounds_budgets_and_prices_come_from_the_ledger(tmp_path: Path) ->
     assert constraints.dollars_today == pytest.approx(4.0)
 
 
-async def test_overrides_and_the_kill_switch_are_sent_while_they_last(tmp_path: Path) -> None:
+async def test_holds_and_the_kill_switch_are_sent_while_they_last(tmp_path: Path) -> None:
     parts = await build(tmp_path)
-    await parts.fleet_manager.set_override(POOL, minutes=5, actor=ALICE, key="h", reason="a test")
+    await parts.fleet_manager.set_hold(POOL, minutes=5, actor=ALICE, key="h", reason="a test")
     await parts.fleet_manager.kill_switch(KillScope.AGENTS, actor=ALICE, key="a", reason="a test")
     constraints = await synced_constraints(parts)
-    assert (constraints.pools[0].is_overridden, constraints.is_kill_switch_on) == (True, False)
+    assert (constraints.pools[0].is_held, constraints.is_kill_switch_on) == (True, False)
     await parts.fleet_manager.kill_switch(KillScope.ALL, actor=ALICE, key="b", reason="a test")
     parts.clock.advance(301.0)
     constraints = await synced_constraints(parts)
-    assert (constraints.pools[0].is_overridden, constraints.is_kill_switch_on) == (False, True)
+    assert (constraints.pools[0].is_held, constraints.is_kill_switch_on) == (False, True)
 
 
 async def test_a_node_gets_its_price(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ async def test_the_guards_findings_reach_the_caller(tmp_path: Path) -> None:
         assert (decision.actor, decision.role) == (OTTO.name, OTTO.role)
         assert (await fleet.status()).kill is KillScope.AGENTS
         with raises_code(NotPermitted, "fleet.kill_switch"):
-            await fleet.set_override(LOCAL, minutes=5, actor=HAL, key="h", reason="wait")
+            await fleet.set_hold(LOCAL, minutes=5, actor=HAL, key="h", reason="wait")
         assert (
             await fleet.escalate(Severity.CRITICAL, actor=HAL, key="e", reason="help")
         ).severity is Severity.CRITICAL

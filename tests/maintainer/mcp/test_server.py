@@ -283,11 +283,11 @@ async def test_a_read_only_session_has_no_tool_that_writes(tmp_path: Path, progr
         tools = (await client.list_tools()).tools
         assert [tool.name for tool in tools] == [name for name, tool in TOOLS.items() if tool.kind is Kind.READ]
         assert all(tool.annotations is not None and tool.annotations.read_only_hint for tool in tools)
-        refused = await client.call_tool("fleet_override", {"pool": "pool-0", "minutes": 1, "reason": "x"})
+        refused = await client.call_tool("fleet_hold", {"pool": "pool-0", "minutes": 1, "reason": "x"})
         assert refused.is_error
 
 
-AT_ONCE: dict[str, Any] = {"envelope": {"cool_down_s": 0.0}}
+AT_ONCE: dict[str, Any] = {"limits": {"cool_down_s": 0.0}}
 """Settings without a cool-down between changes of one pool."""
 
 

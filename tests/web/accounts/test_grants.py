@@ -73,7 +73,7 @@ async def test_an_operator_of_one_pool_may_change_that_pool_only(fake: FakeContr
         applied = await ada.post(f"/pools/eu/plans/{plan}/apply", data={"key": "k"})
         notice = await notice_after(ada, applied)
         assert (notice.tone, 1.0 in notice.numbers) == ("good", True)
-        held = await ada.post("/pools/eu/override", data={"minutes": "5", "key": "h"})
+        held = await ada.post("/pools/eu/hold", data={"minutes": "5", "key": "h"})
         notice = await notice_after(ada, held)
         assert (notice.tone, 5.0 in notice.numbers) == ("good", True)
         (decision, *_), _ = await fleet.parts.ledger.decisions(pool="eu", before=None, limit=1)
@@ -81,13 +81,13 @@ async def test_an_operator_of_one_pool_may_change_that_pool_only(fake: FakeContr
         known = fleet.parts.fleet_manager.plans.known(PlanId(await planned(ada, "eu")))
         assert known is not None
         assert known.request.actor == Actor(name="ada", role=Role.OPERATOR, pool="eu"), "other pools are not allowed"
-        entry = (await admin.get("/audit.ndjson?action=pool.override")).json()
+        entry = (await admin.get("/audit.ndjson?action=pool.hold")).json()
         assert (entry["actor"], entry["role"]) == ("ada", "operator")
 
         refused = await ada.post("/pools/us/plans", data=US)
         assert needed_role(refused) == on("us")
         for path in (
-            "/pools/us/override",
+            "/pools/us/hold",
             "/kill",
             "/flows/train/pause",
             "/maintainer/mode",
@@ -147,9 +147,9 @@ async def test_pages_offer_only_the_actions_that_the_role_on_the_pool_permits(
     async with two_pools(fake, tmp_path) as (web, _, admin), web.in_role(admin, "viewer", name="ada") as ada:
         await give(admin, role="operator", run=HERE, pool="eu")
         eu, us, settings, frame = [parsed(await ada.get(path)) for path in ("/pools/eu", "/pools/us", "/settings", "/")]
-        assert eu.has("form[action=/pools/eu/override]")
+        assert eu.has("form[action=/pools/eu/hold]")
         assert [line["data-role"] for line in eu.all(".needs-role")] == ["admin"]
-        assert not us.has("form[action=/pools/us/override]")
+        assert not us.has("form[action=/pools/us/hold]")
         assert "operator" in [line["data-role"] for line in us.all(".needs-role")]
         assert settings.texts("[data-part=own-role]") == ["viewer"]
         assert settings.texts("[data-part=own-grant]") == [on("eu")]
@@ -157,7 +157,7 @@ async def test_pages_offer_only_the_actions_that_the_role_on_the_pool_permits(
         assert not frame.has(".kill-form")
         await give(admin, role="operator", run=HERE)
         assert parsed(await ada.get("/pools")).has(".kill-form")
-        assert parsed(await ada.get("/pools/us")).has("form[action=/pools/us/override]")
+        assert parsed(await ada.get("/pools/us")).has("form[action=/pools/us/hold]")
 
 
 async def test_a_token_has_the_permissions_that_it_and_its_user_both_have(

@@ -62,7 +62,7 @@ async def test_every_change_of_the_fleet_is_audited(tmp_path: Path, fake: FakeCo
     tried = set(CHANGE_NOTHING)
     async with (
         fake.serving() as dataflow,
-        running_fleet(tmp_path / "fleet", nodes=2, envelope=WIDE, pool={"max_nodes": 9}) as fleet,
+        running_fleet(tmp_path / "fleet", nodes=2, limits=WIDE, pool={"max_nodes": 9}) as fleet,
         connect_fleet(fleet.address, TOKEN) as plane,
         running_web(tmp_path, dataflow, fleet=fleet.address) as web,
         web.logged_in() as admin,
@@ -93,7 +93,7 @@ async def test_every_change_of_the_fleet_is_audited(tmp_path: Path, fake: FakeCo
             assert (newest["action"], newest["actor"], newest["result"]) == (action, "admin", "done"), newest
             assert newest["reason"] == "because"
 
-        await page("/pools/{pool:path}/override", "/pools/eu/override", "pool.override", minutes="0")
+        await page("/pools/{pool:path}/hold", "/pools/eu/hold", "pool.hold", minutes="0")
         await page("/kill", "/kill", "fleet.kill_switch", scope="none")
         planned = await admin.post("/pools/eu/plans", data={"target": "3", "reason": "because"})
         action = planned.headers["location"] + "/apply"
@@ -101,7 +101,7 @@ async def test_every_change_of_the_fleet_is_audited(tmp_path: Path, fake: FakeCo
         version = str(fleet.parts.ledger.pools[POOL].version)
         await page("/pools/{pool:path}/spec", "/pools/eu/spec", "pool.change", observed_version=version, max_nodes="9")
         await api("PUT", "/api/v1/kill-switch", "/api/v1/kill-switch", "fleet.kill_switch", scope="none")
-        await api("POST", "/api/v1/pools/{pool:path}/override", "/api/v1/pools/eu/override", "pool.override", minutes=0)
+        await api("POST", "/api/v1/pools/{pool:path}/hold", "/api/v1/pools/eu/hold", "pool.hold", minutes=0)
         pool = (await admin.get("/api/v1/pools/eu")).json()
         put = {**SPEC, "observed_version": pool["version"]}
         await api("PUT", "/api/v1/pools/{pool:resource}", "/api/v1/pools/eu", "pool.change", **put)
@@ -147,7 +147,7 @@ async def test_every_change_of_the_fleet_is_audited(tmp_path: Path, fake: FakeCo
 async def test_refused_and_failed_changes_are_audited(tmp_path: Path, fake: FakeControlPlane) -> None:
     async with (
         fake.serving() as dataflow,
-        running_fleet(tmp_path / "fleet", nodes=2, envelope=NARROW) as fleet,
+        running_fleet(tmp_path / "fleet", nodes=2, limits=NARROW) as fleet,
         running_web(tmp_path, dataflow, fleet=fleet.address) as web,
         web.logged_in() as admin,
     ):

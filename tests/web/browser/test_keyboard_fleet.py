@@ -57,7 +57,7 @@ async def operator_page(fake: FakeControlPlane, tmp_path: Path) -> AsyncIterator
 async def test_a_pool_can_be_managed_by_keyboard(operator_page: OperatorPage) -> None:
     await _open_the_pool(operator_page)
     await _resize(operator_page)
-    await _set_and_end_an_override(operator_page)
+    await _set_and_end_a_hold(operator_page)
     await _ask_what_if(operator_page)
     await _change_bounds(operator_page)
     await _inject_a_fault(operator_page)
@@ -89,15 +89,15 @@ async def _resize(operator_page: OperatorPage) -> None:
     assert operator_page.fleet.status().pools[0].target == 6
 
 
-async def _set_and_end_an_override(operator_page: OperatorPage) -> None:
+async def _set_and_end_a_hold(operator_page: OperatorPage) -> None:
     await operator_page.keys.choose("Hold all nodes for", "60")
     await operator_page.keys.fill("Reason", "by keys")
     await operator_page.keys.press("Enter")
     await operator_page.keys.flash_message("Hold for 60 minutes")
-    assert operator_page.fleet.status().pools[0].override_reason == "by keys"
+    assert operator_page.fleet.status().pools[0].hold_reason == "by keys"
     await operator_page.keys.use("End the hold")
     await operator_page.keys.flash_message("Hold ended")
-    assert operator_page.fleet.status().pools[0].override_until_at is None
+    assert operator_page.fleet.status().pools[0].hold_until_at is None
 
 
 async def _ask_what_if(operator_page: OperatorPage) -> None:

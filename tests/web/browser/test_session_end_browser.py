@@ -40,7 +40,7 @@ async def test_a_plain_form_keeps_what_was_typed_over_the_login(
 ) -> None:
     async with admin_page(pages, chromium) as (page, context):
         await page.goto(f"{pages.address}/pools/eu")
-        form = page.locator('form[action="/pools/eu/override"]')
+        form = page.locator('form[action="/pools/eu/hold"]')
         await form.locator('select[name="minutes"]').select_option("60")
         await form.locator('input[name="reason"]').fill("maintenance of the rack")
         pages.clock.push(HOURS_S)
@@ -53,10 +53,10 @@ async def test_a_plain_form_keeps_what_was_typed_over_the_login(
         await expect(form.locator('input[name="reason"]')).to_have_value("maintenance of the rack")
         await expect(form.locator('select[name="minutes"]')).to_have_value("60")
         await expect(form.get_by_role("status")).to_be_visible()
-        assert fleet.status().pools[0].override_until_at is None, "nothing was sent"
+        assert fleet.status().pools[0].hold_until_at is None, "nothing was sent"
         await form.get_by_role("button", name="Hold").click()
         await expect(page.locator(".flash")).to_be_visible()
-        assert fleet.status().pools[0].override_until_at is not None
+        assert fleet.status().pools[0].hold_until_at is not None
         await page.goto(f"{pages.address}/pools/eu")
         await expect(form.locator('input[name="reason"]')).to_have_value("")
         assert await page.evaluate("sessionStorage.length") == 0
@@ -83,7 +83,7 @@ async def test_a_form_of_an_earlier_session_in_another_tab_keeps_what_was_typed(
 ) -> None:
     async with admin_page(pages, chromium) as (page, context):
         await page.goto(f"{pages.address}/pools/eu")
-        form = page.locator('form[action="/pools/eu/override"]')
+        form = page.locator('form[action="/pools/eu/hold"]')
         await form.locator('input[name="reason"]').fill("typed before")
         pages.clock.push(HOURS_S)
         other = await context.new_page()

@@ -165,7 +165,7 @@ async def test_a_preview_from_another_site_or_without_the_form_token_is_refused(
 
 @pytest.mark.long
 async def test_only_admins_raise_limits_and_no_role_sets_paths(tmp_path: Path) -> None:
-    raised = {"fleet.pools.eu.max_nodes": 9, "fleet.envelope.nodes": 50, "fleet.budget.usd_per_day_max": 1000}
+    raised = {"fleet.pools.eu.max_nodes": 9, "fleet.limits.nodes": 50, "fleet.budget.usd_per_day_max": 1000}
     paths = {
         "tracing.to": "http://203.0.113.9:4318",
         "nodes.credential_folder": "/kept",

@@ -182,7 +182,7 @@ async def test_an_outdated_score_and_a_forbidden_change_are_marked(site: Maintai
     assert (evaluation.one(".badge").tone, evaluation.one(".badge").numbers) == ("warn", [])
 
 
-async def test_a_proposal_beyond_the_rule_shows_its_manual_override(site: MaintainerSite) -> None:
+async def test_a_proposal_beyond_the_rule_shows_its_hold(site: MaintainerSite) -> None:
     pool = site.fleet.parts.fleet.pool(POOL)
     opened = replace(pool.spec, mode=Mode.ON)
     await site.plane.put_pool(opened, observed_version=pool.version, actor=ALICE, key="on", reason="the rule follows")
@@ -193,10 +193,10 @@ async def test_a_proposal_beyond_the_rule_shows_its_manual_override(site: Mainta
     assert confirmation.facts()["Hold"].endswith(" 2")
     response = await site.admin.post(f"/maintainer/proposals/{proposal.plan.id}/approve", data={"key": "k"})
     assert (await notice_after(site.admin, response)).tone == "good"
-    assert site.fleet.parts.ledger.pools[POOL].override_until_at is not None
+    assert site.fleet.parts.ledger.pools[POOL].hold_until_at is not None
     pool_page = parsed(await site.admin.get(f"/pools/{POOL}"))
-    (override,) = (notice for notice in pool_page.all(".notice") if notice.has(f"form[action=/pools/{POOL}/override]"))
-    assert override.one("bdi").numbers == [2, 4], "the rule's target and the maintainer's"
+    (hold,) = (notice for notice in pool_page.all(".notice") if notice.has(f"form[action=/pools/{POOL}/hold]"))
+    assert hold.one("bdi").numbers == [2, 4], "the rule's target and the maintainer's"
 
 
 async def test_a_proposal_shows_its_effect_and_is_approved_once(site: MaintainerSite) -> None:
@@ -423,7 +423,7 @@ async def test_transcript_pages_stay_in_their_chain_and_verify_it(site: Maintain
     wake = parsed(await site.admin.get("/maintainer")).all(".wake")[0]
     assert wake.one(".wake-title").text.endswith("in us")
     (verdict,) = (finding for finding in wake.all(".step") if finding.has(".findings"))
-    assert (verdict["data-level"], verdict.one(".findings").one("code").text) == ("warn", "envelope")
+    assert (verdict["data-level"], verdict.one(".findings").one("code").text) == ("warn", "distance")
     assert verdict.one(".findings").one("bdi").numbers == [4, 2]
     first = parsed(await site.admin.get("/maintainer/transcript"))
     assert (first.one(".chain-line")["data-level"], first.one(".chain-line").all("span")[0].numbers[:2]) == (

@@ -406,12 +406,12 @@ async def test_a_form_without_a_session_gets_the_way_back_to_its_page_and_nothin
     async with web.client() as client:
         for referer, login in pages.items():
             headers = {"origin": web.address, "referer": referer}
-            plain = await client.post("/pools/eu/override", headers=headers, data={"reason": "canary"})
+            plain = await client.post("/pools/eu/hold", headers=headers, data={"reason": "canary"})
             assert (plain.status_code, plain.headers["astraflow-error-code"]) == (401, "login.session_ended")
             assert f'href="{login}"' in plain.text
             assert "reverse-0001" not in plain.text
             assert "canary" not in plain.text
-            swapped = await client.post("/pools/eu/override", headers=headers | {"hx-request": "true"})
+            swapped = await client.post("/pools/eu/hold", headers=headers | {"hx-request": "true"})
             assert (swapped.status_code, swapped.headers["hx-redirect"]) == (401, login)
         assert client.cookies["astraflow_typed"] == "1"
 

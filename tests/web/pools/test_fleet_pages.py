@@ -275,19 +275,19 @@ async def test_launch_delay_files_have_the_drawn_values(
 
 
 @pytest.mark.long
-async def test_a_manual_override_shows_its_time_and_can_be_ended(
+async def test_a_hold_shows_its_time_and_can_be_ended(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     async with page_over(fake, tmp_path, fleet) as (_, client):
-        held = await client.post("/pools/eu/override", data={"minutes": "30", "reason": "a demonstration", "key": "h"})
+        held = await client.post("/pools/eu/hold", data={"minutes": "30", "reason": "a demonstration", "key": "h"})
         notice = await notice_after(client, held)
         assert (notice.tone, notice.numbers) == ("good", [30])
         page = parsed(await client.get("/pools/eu"))
-        (override,) = (element for element in page.all(".notice") if element.has("form[action=/pools/eu/override]"))
-        assert (override.tone, override.texts("bdi")) == ("warn", ["a demonstration"])
-        assert override.one("form").fields()["minutes"] == "0"
-        await client.post("/pools/eu/override", data={"minutes": "0", "key": "r"})
-        assert fleet.parts.ledger.pools[POOL].override_until_at is None
+        (hold,) = (element for element in page.all(".notice") if element.has("form[action=/pools/eu/hold]"))
+        assert (hold.tone, hold.texts("bdi")) == ("warn", ["a demonstration"])
+        assert hold.one("form").fields()["minutes"] == "0"
+        await client.post("/pools/eu/hold", data={"minutes": "0", "key": "r"})
+        assert fleet.parts.ledger.pools[POOL].hold_until_at is None
 
 
 async def test_an_operator_sets_the_kill_switch_and_only_an_admin_clears_it(
@@ -422,9 +422,7 @@ async def test_limits_of_a_target_and_refusals_of_the_guard_are_decisions(
 async def test_each_decision_is_on_one_page(fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path) -> None:
     async with page_over(fake, tmp_path, fleet) as (_, client):
         for number in range(7):
-            await client.post(
-                "/pools/eu/override", data={"minutes": "1", "reason": f"hold {number}", "key": f"k{number}"}
-            )
+            await client.post("/pools/eu/hold", data={"minutes": "1", "reason": f"hold {number}", "key": f"k{number}"})
         ids, before = [], ""
         while True:
             page = (
@@ -447,7 +445,7 @@ async def test_hostile_strings_stay_text_on_the_pages_of_the_fleet(
     fake.synthetic_run.act(100, Record(kind=RecordKind.TARGET_MOVED, subject="eu", actor=HOSTILE, values=moved))
     await fake.advance()
     async with page_over(fake, tmp_path, fleet) as (_, client):
-        await client.post("/pools/eu/override", data={"minutes": "9", "reason": HOSTILE, "key": "h"})
+        await client.post("/pools/eu/hold", data={"minutes": "9", "reason": HOSTILE, "key": "h"})
         planned = await client.post("/pools/eu/plans", data={"target": "3", "reason": HOSTILE})
         kill = await client.post("/kill", data={"scope": "agents", "reason": HOSTILE, "key": "k"})
         assert kill.status_code == 303

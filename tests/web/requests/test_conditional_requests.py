@@ -81,7 +81,7 @@ async def test_the_reloaded_part_of_a_pool_page_has_changes_and_no_forms(
 ) -> None:
     async with pages.logged_in() as client:
         same = await until_same(client, "/pools/eu/now")
-        held = await client.post("/pools/eu/override", data={"minutes": "30", "reason": "a visit", "key": "h"})
+        held = await client.post("/pools/eu/hold", data={"minutes": "30", "reason": "a visit", "key": "h"})
         assert held.status_code == 303
         await fleet.parts.want(3)
         now = await client.get("/pools/eu/now", headers={"if-none-match": same.headers["etag"]})
@@ -118,15 +118,15 @@ def counted(page: str) -> str:
 async def test_new_decisions_and_audit_entries_are_counted(pages: RunningWeb) -> None:
     async with pages.logged_in() as client:
         decisions = counted((await client.get("/decisions")).text)
-        entries = counted((await client.get("/audit?action=pool.override")).text)
+        entries = counted((await client.get("/audit?action=pool.hold")).text)
         assert [(await client.get(path)).text.strip() for path in (decisions, entries)] == ["", ""]
         for number in range(2):
-            await client.post("/pools/eu/override", data={"minutes": "1", "reason": "a visit", "key": f"k{number}"})
+            await client.post("/pools/eu/hold", data={"minutes": "1", "reason": "a visit", "key": f"k{number}"})
         response = [(await client.get(path)).text for path in (decisions, entries)]
         other = (await client.get(decisions + "&pool=us")).text.strip()
         odd = await client.get("/decisions/newer?than=word")
     assert [parsed(text).numbers for text in response] == [[2], [2]]
-    assert parsed(response[1]).links() == ["/audit?action=pool.override"]
+    assert parsed(response[1]).links() == ["/audit?action=pool.hold"]
     assert other == "", "the filter applies to new entries"
     assert odd.status_code == 422
 

@@ -16,15 +16,15 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.long
-async def test_an_override_and_a_pause_are_undone_from_their_notice(
+async def test_a_hold_and_a_pause_are_undone_from_their_notice(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     async with page_over(fake, tmp_path, fleet) as (_, client):
-        held = await client.post("/pools/eu/override", data={"minutes": "30", "reason": "a visit", "key": "h"})
+        held = await client.post("/pools/eu/hold", data={"minutes": "30", "reason": "a visit", "key": "h"})
         address, fields = undo_of(await follow(client, held))
-        assert fleet.parts.ledger.pools[POOL].override_until_at is not None
+        assert fleet.parts.ledger.pools[POOL].hold_until_at is not None
         released = await client.post(address, data=fields)
-        assert fleet.parts.ledger.pools[POOL].override_until_at is None
+        assert fleet.parts.ledger.pools[POOL].hold_until_at is None
         assert not parsed(await follow(client, released)).one("#flash").has("form")
 
         paused = await client.post("/flows/train/pause?back=dataflow", data={"reason": "a visit"})
@@ -81,13 +81,13 @@ async def test_a_viewer_sees_the_role_that_each_action_needs(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     async with page_over(fake, tmp_path, fleet) as (web, client):
-        await client.post("/pools/eu/override", data={"minutes": "30", "reason": "a visit", "key": "h"})
+        await client.post("/pools/eu/hold", data={"minutes": "30", "reason": "a visit", "key": "h"})
         async with web.in_role(client, "viewer") as viewer:
             for path, what in (
                 ("/runs", "to launch runs"),
                 ("/nodes", "to drain nodes"),
                 ("/nodes/n0", "to drain it"),
-                ("/pools/eu", "to end the override"),
+                ("/pools/eu", "to end the hold"),
                 ("/pools/eu", "to plan sizes and hold nodes"),
             ):
                 page = parsed(await viewer.get(path))

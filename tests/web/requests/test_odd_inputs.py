@@ -34,7 +34,7 @@ ADDRESSES = (
 )
 
 FORMS = (
-    *("/login", "/pools/eu/override", "/pools/eu/plans", "/pools/eu/spec", "/kill", "/nodes/drain"),
+    *("/login", "/pools/eu/hold", "/pools/eu/plans", "/pools/eu/spec", "/kill", "/nodes/drain"),
     *("/settings/users", "/settings/tokens", "/settings/grants", "/settings/audit", "/maintainer/mode", "/runs/new"),
 )
 FIELDS = (
@@ -43,7 +43,7 @@ FIELDS = (
 )
 
 BODIES = (
-    ("POST", "/api/v1/pools/eu/override", '{"minutes": 10, "reason": "%s"}'),
+    ("POST", "/api/v1/pools/eu/hold", '{"minutes": 10, "reason": "%s"}'),
     ("POST", "/api/v1/pools/eu/plans", '{"target": 3, "reason": "%s"}'),
     ("PUT", "/api/v1/kill-switch", '{"scope": "agents", "reason": "%s"}'),
     ("POST", "/api/v1/users", '{"name": "bob", "role": "viewer", "reason": "%s"}'),
@@ -104,7 +104,7 @@ async def test_numbers_and_names_that_do_not_exist_are_answered_alike(admin: htt
     expected = {"/runs/2147483647": 404, "/runs/2147483648": 422, "/pools/%00": 404, "/nodes/%00": 404}
     expected |= {"/launches/x%00y": 404, "/decisions?pool=%00": 200, "/api/v1/instances?pool=%00": 422}
     assert {address: (await admin.get(address)).status_code for address in expected} == expected
-    reply = await admin.post("/pools/eu/override", data={"minutes": "10", "reason": "a\0b", "key": "k"})
+    reply = await admin.post("/pools/eu/hold", data={"minutes": "10", "reason": "a\0b", "key": "k"})
     assert reply.status_code == 303
     journal = (await admin.get("/api/v1/decisions")).json()["items"]
     assert journal[0]["reason"] == "a\N{REPLACEMENT CHARACTER}b"

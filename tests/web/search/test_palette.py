@@ -72,7 +72,7 @@ def found(text: str, viewer: Viewer = ADMIN, sources: PaletteSources = SOURCES) 
         ("copy math", "/runs/new?of=math-2026"),
         ("kill", "/kill"),
         ("plan a size", "/pools/local#resize-title"),
-        ("hold", "/pools/local#override"),
+        ("hold", "/pools/local#hold"),
         ("drain all", "/pools/local/drain-all"),
         ("export", ""),
         ("long answers", "/runs/7"),

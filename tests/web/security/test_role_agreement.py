@@ -22,7 +22,7 @@ CALLS = {
     "/pools/{pool}/plans": "FleetPlane/PlanChange",
     "/pools/{pool}/plans/{plan}/apply": "FleetPlane/ApplyPlan",
     "/plans/{plan}/apply": "FleetPlane/ApplyPlan",
-    "/pools/{pool}/override": "FleetPlane/SetPoolOverride",
+    "/pools/{pool}/hold": "FleetPlane/SetPoolHold",
     "/pools/{pool}/inject-fault": "FleetPlane/InjectFault",
     "/pools/{pool}/what-if": "ControlPlane/WhatIf",
     "/maintainer/proposals/{plan}/reject": "FleetPlane/RejectPlan",

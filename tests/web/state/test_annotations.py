@@ -17,7 +17,7 @@ def event(kind: RecordKind, ordinal: int, *, at: float = 1.0) -> Event:
 
 def test_decisions_of_the_fleet_service_are_annotations_with_their_pages() -> None:
     log = AnnotationLog()
-    kinds = (RecordKind.APPLY, RecordKind.KILL_SWITCH, RecordKind.OVERRIDE, RecordKind.FAULT, RecordKind.NOTE)
+    kinds = (RecordKind.APPLY, RecordKind.KILL_SWITCH, RecordKind.HOLD, RecordKind.FAULT, RecordKind.NOTE)
     log.add_decisions([decision(kind, number) for number, kind in enumerate(kinds)])
 
     assert [(note.kind, note.path) for note in log.annotations] == [

@@ -17,7 +17,7 @@ _KINDS: Mapping[str, frozenset[RecordKind]] = {
     "refusals": frozenset({RecordKind.REFUSE, RecordKind.REJECT}),
     "launch_failures": frozenset({RecordKind.LAUNCH_FAILED}),
     "orphans": frozenset({RecordKind.ORPHAN}),
-    "overrides": frozenset({RecordKind.OVERRIDE}),
+    "holds": frozenset({RecordKind.HOLD}),
     "escalations": frozenset({RecordKind.ESCALATE, RecordKind.NOTE}),
 }
 
@@ -51,7 +51,7 @@ def explanation(view_context: ViewContext, decision: Decision) -> outputs.Explai
         nodes_after=change.nodes_after if change is not None else None,
         launched=change.launched if change is not None else None,
         retired=change.retired if change is not None else None,
-        override_s=rounded(change.override_s) if change is not None else None,
+        hold_s=rounded(change.hold_s) if change is not None else None,
         was_approved=change is not None and change.is_approved,
         rules=[finding.code for finding in decision.findings],
         pool_now=pool_view(view_context, pool) if pool is not None else None,

@@ -54,7 +54,7 @@ def pool_view(view_context: ViewContext, pool: Pool) -> outputs.PoolView:
         usd_per_hour=rounded(pool.usd_per_hour),
         usd_per_node_hour=_price(view_context, pool),
         launch_delay_s=rounded(pool.launch_delay_s),
-        override_left_s=seconds_left(pool.override_until_at, snapshot.at),
+        hold_left_s=seconds_left(pool.hold_until_at, snapshot.at),
         breaker_left_s=seconds_left(pool.breaker_until, snapshot.at),
         launch_failures_1h=launch_failures(snapshot, spec.id, within_s=FAILURES_S),
         failure_causes=dict(
@@ -152,7 +152,7 @@ def _price(view_context: ViewContext, pool: Pool) -> float | None:
 
 def plan_view(view_context: ViewContext, plan: Plan) -> outputs.PlanOutput:
     """`fleet_plan`."""
-    low, high = envelope(GuardInputs.parse(plan.guard_json))
+    low, high = unapproved_sizes(GuardInputs.parse(plan.guard_json))
     return outputs.PlanOutput(
         plan_id=plan.id,
         pool=view_context.names.token("pool", plan.request.pool),
@@ -165,18 +165,18 @@ def plan_view(view_context: ViewContext, plan: Plan) -> outputs.PlanOutput:
         verdict=plan.verdict,
         needs_approval=plan.needs_approval,
         findings=[outputs.FindingView(code=finding.code, verdict=finding.verdict) for finding in plan.findings],
-        override_s=rounded(plan.override_s),
-        envelope_low=low,
-        envelope_high=high,
+        hold_s=rounded(plan.hold_s),
+        unapproved_low=low,
+        unapproved_high=high,
         expires_in_s=rounded(max(0.0, plan.expires_at - view_context.snapshot.at)),
     )
 
 
-def envelope(guard_inputs: GuardInputs) -> tuple[int, int]:
+def unapproved_sizes(guard_inputs: GuardInputs) -> tuple[int, int]:
     """Targets that need no approval, from the distance to the rule and the bounds of the pool."""
     situation, limits = guard_inputs.situation, guard_inputs.limits
     rule = situation.rule_target if situation.rule_target is not None else situation.size
-    margin = max(limits.envelope_nodes, limits.envelope_share * rule)
+    margin = max(limits.unapproved_nodes, limits.unapproved_share * rule)
     low, high = (
         max(situation.spec.min_nodes, math.ceil(rule - margin)),
         min(situation.spec.max_nodes, math.floor(rule + margin)),

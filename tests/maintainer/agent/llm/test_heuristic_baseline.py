@@ -74,7 +74,7 @@ def test_the_good_character_retires_two_nodes_of_a_slow_region() -> None:
         ("people have said no", {"proposal_state": "rejected"}, 0),
     ],
 )
-def test_the_good_character_retires_no_more_than_the_envelope_allows(
+def test_the_good_character_retires_no_more_than_the_limits_allows(
     why: str, pool: Mapping[str, Any], number: int
 ) -> None:
     assert len(retired(good(conversation(looked(), **pool)))) == number, why

@@ -154,7 +154,7 @@ async def test_earlier_turns_are_sent_back_unchanged(monkeypatch: pytest.MonkeyP
 
 
 async def test_parallel_calls_are_read_separately(monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = [{"id": f"t{n}", "name": "fleet_override", "json": ["{}"]} for n in range(3)]
+    blocks = [{"id": f"t{n}", "name": "fleet_hold", "json": ["{}"]} for n in range(3)]
     chat_model = model(lambda _: streamed(events(*blocks)), monkeypatch)
     reply = await chat_model.reply(request())
     await chat_model.close()

@@ -22,11 +22,11 @@ FINDINGS = {
         "breaker",
         "rate",
         "cool_down",
-        "override",
+        "hold",
         "last_ready",
         "stale",
     ),
-    *("usd_per_hour", "fleet_usd_per_hour", "usd_per_day", "fleet_usd_per_day", "undone", "envelope"),
+    *("usd_per_hour", "fleet_usd_per_hour", "usd_per_day", "fleet_usd_per_day", "undone", "distance"),
 }
 """All findings but two: no tool plans for instances of others (`scope`) or without a drain (`kill`)."""
 

@@ -160,7 +160,7 @@ async def test_an_actor_of_one_pool_cannot_change_another_pool(tmp_path: Path) -
         await fleet_manager.plans.make(replace(request(1, actor=otto_here), pool=us))
     assert caught.value.code == "fleet.other_pool"
     with pytest.raises(NotPermitted) as caught:
-        await fleet_manager.set_override(us, minutes=1, actor=otto_here, key="h", reason="r")
+        await fleet_manager.set_hold(us, minutes=1, actor=otto_here, key="h", reason="r")
     assert caught.value.code == "fleet.other_pool"
     with pytest.raises(NotPermitted) as caught:
         await fleet_manager.put_pool(replace(spec(), id=us), observed_version=1, actor=alice_here, key="p", reason="r")
@@ -182,8 +182,8 @@ async def test_an_actor_of_one_pool_cannot_change_another_pool(tmp_path: Path) -
 
     here = await fleet_manager.plans.make(request(2, actor=otto_here))
     assert len((await fleet_manager.apply(here.id, key="own", approver=otto_here)).launched) == 2
-    override = await fleet_manager.set_override(POOL, minutes=5, actor=otto_here, key="override", reason="r")
-    assert override.values == {"minutes": 5}
+    hold = await fleet_manager.set_hold(POOL, minutes=5, actor=otto_here, key="hold", reason="r")
+    assert hold.values == {"minutes": 5}
 
 
 async def test_agents_apply_plans_only_in_auto_mode(tmp_path: Path) -> None:
@@ -232,11 +232,11 @@ async def test_the_guards_findings_are_stored_with_the_decision(tmp_path: Path) 
 
 
 async def test_the_approved_findings_are_stored_with_the_decision(tmp_path: Path) -> None:
-    parts = await build(tmp_path, envelope={"nodes": 2, "cool_down_s": 0.0})
+    parts = await build(tmp_path, limits={"nodes": 2, "cool_down_s": 0.0})
     plan = await parts.fleet_manager.plans.make(request(9, actor=HAL))
     await parts.fleet_manager.apply(plan.id, key="k", approver=OTTO)
     (applied,), _ = await parts.ledger.decisions(pool=POOL, before=None, limit=1)
-    assert [finding.code.value for finding in applied.findings] == ["envelope"]
+    assert [finding.code.value for finding in applied.findings] == ["distance"]
     assert applied.findings[0].numbers == {"target": 9.0, "rule_target": 0.0, "limit": 2.0}
     assert applied.change is not None
     assert applied.change.is_approved
@@ -253,10 +253,10 @@ async def test_the_journal_has_an_applied_change_in_numbers(tmp_path: Path) -> N
         if entry.kind.value == "apply"
     ]
     assert grown.change == AppliedChange(
-        nodes_before=0, nodes_after=3, launched=3, retired=0, override_s=0.0, is_approved=False
+        nodes_before=0, nodes_after=3, launched=3, retired=0, hold_s=0.0, is_approved=False
     )
     assert shrunk.change == AppliedChange(
-        nodes_before=3, nodes_after=1, launched=0, retired=2, override_s=0.0, is_approved=False
+        nodes_before=3, nodes_after=1, launched=0, retired=2, hold_s=0.0, is_approved=False
     )
 
 
@@ -329,18 +329,18 @@ async def test_admins_change_a_pools_spec_for_the_version_they_read(tmp_path: Pa
         )
 
 
-async def test_an_override_survives_a_restart_and_ends(tmp_path: Path) -> None:
+async def test_a_hold_survives_a_restart_and_ends(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     await parts.want(3)
     await parts.pass_time(60.0)
-    await parts.fleet_manager.set_override(POOL, minutes=10, actor=HAL, key="override", reason="a long episode")
+    await parts.fleet_manager.set_hold(POOL, minutes=10, actor=HAL, key="hold", reason="a long episode")
     parts = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock, run=parts.run)
     with raises_code(NotPermitted, "fleet.plan_refused", "a hold keeps"):
         await parts.want(2)
     parts.clock.advance(601.0)
     await parts.want(2)
-    with raises_code(InvalidInput, "fleet.override_too_long"):
-        await parts.fleet_manager.set_override(POOL, minutes=61, actor=HAL, key="again", reason="longer")
+    with raises_code(InvalidInput, "fleet.hold_too_long"):
+        await parts.fleet_manager.set_hold(POOL, minutes=61, actor=HAL, key="again", reason="longer")
 
 
 async def test_only_admins_reduce_the_scope_of_the_kill_switch(tmp_path: Path) -> None:
@@ -372,12 +372,12 @@ async def test_the_kill_file_stops_launches_at_once(tmp_path: Path) -> None:
 async def test_every_change_is_in_the_audit_log_with_actor_and_reason(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     await parts.want(2)
-    await parts.fleet_manager.set_override(POOL, minutes=5, actor=OTTO, key="h", reason="lunch")
+    await parts.fleet_manager.set_hold(POOL, minutes=5, actor=OTTO, key="h", reason="lunch")
     await parts.fleet_manager.escalate(Severity.WARNING, actor=HAL, key="e", reason="prices rise")
     decisions, has_older = await parts.ledger.decisions(pool="", before=None, limit=10)
     assert [(entry.kind.value, entry.actor, entry.reason) for entry in decisions] == [
         ("escalate", "hal", "prices rise"),
-        ("override", "otto", "lunch"),
+        ("hold", "otto", "lunch"),
         ("apply", "alice", "a test"),
     ]
     assert [entry.ordinal for entry in decisions] == [3, 2, 1]
@@ -397,18 +397,18 @@ async def test_an_actor_needs_a_name() -> None:
         Actor(name="", role=Role.ADMIN)
 
 
-async def test_agents_never_shorten_an_override_and_obey_switch_and_modes(tmp_path: Path) -> None:
+async def test_agents_never_shorten_a_hold_and_obey_switch_and_modes(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     manager = parts.fleet_manager
-    await manager.set_override(POOL, minutes=30, actor=OTTO, key="otto", reason="a demonstration")
-    until = parts.fleet.pool(POOL).override_until_at
+    await manager.set_hold(POOL, minutes=30, actor=OTTO, key="otto", reason="a demonstration")
+    until = parts.fleet.pool(POOL).hold_until_at
 
     async def code(minutes: float) -> str:
         with pytest.raises(NotPermitted) as caught:
-            await manager.set_override(POOL, minutes=minutes, actor=HAL, key="hal", reason="shrink")
+            await manager.set_hold(POOL, minutes=minutes, actor=HAL, key="hal", reason="shrink")
         return caught.value.code
 
-    assert [await code(0), await code(10)] == ["fleet.override_shortened"] * 2
+    assert [await code(0), await code(10)] == ["fleet.hold_shortened"] * 2
     await parts.maintainer_api.set_mode(MaintainerMode.SHADOW, actor=OTTO, key="shadow", reason="a test")
     assert await code(60) == "fleet.agents_off"
     await parts.maintainer_api.set_mode(MaintainerMode.OFF, actor=OTTO, key="off", reason="a test")
@@ -421,12 +421,12 @@ async def test_agents_never_shorten_an_override_and_obey_switch_and_modes(tmp_pa
     off = spec(mode=Mode.OFF)
     await manager.put_pool(off, observed_version=version, actor=ALICE, key="pool", reason="a test")
     assert await code(60) == "fleet.pool_off"
-    assert parts.fleet.pool(POOL).override_until_at == until
+    assert parts.fleet.pool(POOL).hold_until_at == until
     on = spec(mode=Mode.ON)
     await manager.put_pool(on, observed_version=version + 1, actor=ALICE, key="on", reason="a test")
-    await manager.set_override(POOL, minutes=60, actor=HAL, key="longer", reason="a long episode")
-    await manager.set_override(POOL, minutes=0, actor=OTTO, key="end", reason="it is over")
-    assert parts.fleet.pool(POOL).override_until_at is None
+    await manager.set_hold(POOL, minutes=60, actor=HAL, key="longer", reason="a long episode")
+    await manager.set_hold(POOL, minutes=0, actor=OTTO, key="end", reason="it is over")
+    assert parts.fleet.pool(POOL).hold_until_at is None
 
 
 async def test_a_concurrent_kill_switch_is_not_reduced_without_an_admin(tmp_path: Path) -> None:
@@ -443,9 +443,9 @@ async def test_a_concurrent_kill_switch_is_not_reduced_without_an_admin(tmp_path
 async def test_a_key_belongs_to_one_pool(tmp_path: Path) -> None:
     parts, us = await build(tmp_path), PoolId("us")
     await parts.fleet_manager.put_pool(replace(spec(), id=us), observed_version=0, actor=ALICE, key="us", reason="r")
-    await parts.fleet_manager.set_override(POOL, minutes=5, actor=ALICE, key="k", reason="r")
+    await parts.fleet_manager.set_hold(POOL, minutes=5, actor=ALICE, key="k", reason="r")
     with pytest.raises(Conflict) as caught:
-        await parts.fleet_manager.set_override(us, minutes=5, actor=ALICE, key="k", reason="r")
+        await parts.fleet_manager.set_hold(us, minutes=5, actor=ALICE, key="k", reason="r")
     assert caught.value.code == "fleet.idempotency_key_reused"
 
 

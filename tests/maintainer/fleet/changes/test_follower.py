@@ -160,10 +160,10 @@ async def test_a_refusal_by_the_guard_is_in_the_audit_log_once(tmp_path: Path) -
     parts = await build(tmp_path)
     advise(parts, 3)
     await parts.pass_time(60.0)
-    await parts.fleet_manager.set_override(POOL, minutes=15, actor=ALICE, key="h", reason="a test")
+    await parts.fleet_manager.set_hold(POOL, minutes=15, actor=ALICE, key="h", reason="a test")
     advise(parts, 2)
     await parts.pass_time(600.0)
-    assert await kinds(parts) == ["refuse", "override", "apply"]
+    assert await kinds(parts) == ["refuse", "hold", "apply"]
     assert parts.states() == {"ready": 3}
     await parts.pass_time(600.0, tick_s=30.0)
     assert parts.states() == {"ready": 2}
@@ -182,7 +182,7 @@ async def test_a_refused_follow_stores_no_plan(tmp_path: Path, monkeypatch: pyte
     await parts.pass_time(60.0)
     request = PlanRequest(pool=POOL, actor=ALICE, reason="a test", target=4)
     plan = await parts.fleet_manager.plans.make(request)
-    await parts.fleet_manager.set_override(POOL, minutes=10, actor=ALICE, key="k", reason="a test")
+    await parts.fleet_manager.set_hold(POOL, minutes=10, actor=ALICE, key="k", reason="a test")
     advise(parts, 2)
     await parts.pass_time(60.0)
     assert "refuse" in await kinds(parts)

@@ -16,14 +16,14 @@ from maintainer.fleet.guard.approval import may_approve
 from maintainer.fleet.guard.guard import (
     AUTOMATIC_MODES,
     HUMAN_ROLES,
-    MAX_OVERRIDE_S,
+    MAX_HOLD_S,
     Limits,
     ProposedChange,
     Rejection,
     Situation,
+    hold_s,
     judge,
     nodes_beyond_rule,
-    override_s,
     verdict,
 )
 from maintainer.fleet.ledger.lifecycle import COUNTED_STATES
@@ -57,7 +57,7 @@ def situation(nodes: int = 8, **changes: Any) -> Situation:
         report_age_s=1.0,
         changed_at=(),
         cool_down_s=60.0,
-        override_until_at=None,
+        hold_until_at=None,
         breaker_until=None,
         kill=KillScope.NONE,
         usd_per_hour=float(len(instances)),
@@ -108,7 +108,7 @@ situations = st.builds(
     rule_target=st.none() | st.integers(0, 20),
     report_age_s=st.none() | st.floats(0, 1000),
     changed_at=st.lists(st.floats(NOW - 7200, NOW), max_size=6).map(lambda at: tuple(sorted(at))),
-    override_until_at=st.none() | st.floats(NOW - 100, NOW + 100),
+    hold_until_at=st.none() | st.floats(NOW - 100, NOW + 100),
     breaker_until=st.none() | st.floats(NOW - 100, NOW + 100),
     kill=st.sampled_from(KillScope),
     usd_today=st.floats(0, 100),
@@ -168,7 +168,7 @@ def test_verdicts_are_deterministic(pool_situation: Situation, target: int, role
 
 @pytest.mark.long
 @given(situations, wanted_sizes)
-def test_an_agent_without_approval_stays_in_the_envelope(pool_situation: Situation, target: int) -> None:
+def test_an_agent_without_approval_stays_in_the_limits(pool_situation: Situation, target: int) -> None:
     wanted = proposal(pool_situation, target)
     if verdict_of(pool_situation, wanted) is Verdict.ALLOWED and not (
         target <= pool_situation.target and wanted.launches
@@ -177,22 +177,22 @@ def test_an_agent_without_approval_stays_in_the_envelope(pool_situation: Situati
         assert abs(target - rule) <= max(2, 0.25 * rule)
 
 
-def test_inside_the_envelope_an_agent_needs_no_approval() -> None:
+def test_inside_the_limits_an_agent_needs_no_approval() -> None:
     assert verdict_of(situation(8), proposal(situation(8), 10)) is Verdict.ALLOWED
     larger = situation(12, rule_target=10)
     assert verdict_of(larger, proposal(larger, 10)) is Verdict.ALLOWED
     assert verdict_of(situation(8), proposal(situation(8), 6, is_named=True)) is Verdict.ALLOWED
 
 
-def test_outside_the_envelope_a_person_approves() -> None:
-    assert codes(situation(8), proposal(situation(8), 11)) == {"envelope"}
+def test_outside_the_limits_a_person_approves() -> None:
+    assert codes(situation(8), proposal(situation(8), 11)) == {"distance"}
     assert verdict_of(situation(8), proposal(situation(8), 11)) is Verdict.NEEDS_APPROVAL
 
 
-def test_the_envelope_is_relative_to_the_rules_target() -> None:
+def test_the_limits_is_relative_to_the_rules_target() -> None:
     pool_situation = situation(8, rule_target=12)
     assert verdict_of(pool_situation, proposal(pool_situation, 14)) is Verdict.ALLOWED
-    assert codes(pool_situation, proposal(pool_situation, 8, role=Role.AGENT)) == {"envelope"}
+    assert codes(pool_situation, proposal(pool_situation, 8, role=Role.AGENT)) == {"distance"}
 
 
 def test_a_fifth_change_within_an_hour_needs_approval() -> None:
@@ -226,9 +226,9 @@ def test_the_kill_switch_for_agents_stops_agents_only() -> None:
     assert verdict_of(pool_situation, proposal(pool_situation, 9, role=Role.OPERATOR)) is Verdict.ALLOWED
 
 
-def test_an_override_stops_removals_only() -> None:
-    pool_situation = situation(8, override_until_at=NOW + 60)
-    assert codes(pool_situation, proposal(pool_situation, 7, is_named=True)) == {"override"}
+def test_a_hold_stops_removals_only() -> None:
+    pool_situation = situation(8, hold_until_at=NOW + 60)
+    assert codes(pool_situation, proposal(pool_situation, 7, is_named=True)) == {"hold"}
     assert verdict_of(pool_situation, proposal(pool_situation, 9)) is Verdict.ALLOWED
 
 
@@ -278,11 +278,11 @@ def test_admins_approve_every_plan_and_operators_those_of_agents_and_the_rule() 
 
 @pytest.mark.long
 @given(situations, wanted_sizes, roles, st.floats(0, 7200))
-def test_only_nodes_above_the_rules_target_set_an_override(
+def test_only_nodes_above_the_rules_target_set_a_hold(
     pool_situation: Situation, target: int, role: Role, delay_s: float
 ) -> None:
     wanted = proposal(pool_situation, target, role=role)
-    found_s = override_s(pool_situation, wanted, Limits(), launch_delay_s=delay_s)
+    found_s = hold_s(pool_situation, wanted, Limits(), launch_delay_s=delay_s)
     rule = pool_situation.rule_target
     bounded_target = (
         None if rule is None else min(max(rule, pool_situation.spec.min_nodes), pool_situation.spec.max_nodes)
@@ -294,8 +294,8 @@ def test_only_nodes_above_the_rules_target_set_an_override(
         and role is not Role.RULE
     )
     assert (found_s > 0) == is_undone
-    assert found_s <= MAX_OVERRIDE_S
-    assert override_s(pool_situation, wanted, Limits(override_s=0.0), launch_delay_s=delay_s) == 0.0
+    assert found_s <= MAX_HOLD_S
+    assert hold_s(pool_situation, wanted, Limits(hold_s=0.0), launch_delay_s=delay_s) == 0.0
 
 
 @pytest.mark.long
@@ -313,15 +313,15 @@ def test_only_people_shrink_a_pool_below_the_rules_target(pool_situation: Situat
     assert "undone" not in codes(pool_situation, replace(wanted, is_named=True))
 
 
-def test_an_override_lasts_until_the_rule_can_measure_the_launched_nodes() -> None:
+def test_a_hold_lasts_until_the_rule_can_measure_the_launched_nodes() -> None:
     pool_situation = situation(6)
-    assert override_s(pool_situation, proposal(pool_situation, 8), Limits(), launch_delay_s=240.0) == 840.0
+    assert hold_s(pool_situation, proposal(pool_situation, 8), Limits(), launch_delay_s=240.0) == 840.0
     grown = replace(situation(8), rule_target=6)
-    assert override_s(grown, proposal(grown, 7), Limits(), launch_delay_s=240.0) == 600.0  # nothing is launched
-    assert override_s(pool_situation, proposal(pool_situation, 6), Limits(), launch_delay_s=240.0) == 0.0
+    assert hold_s(grown, proposal(grown, 7), Limits(), launch_delay_s=240.0) == 600.0  # nothing is launched
+    assert hold_s(pool_situation, proposal(pool_situation, 6), Limits(), launch_delay_s=240.0) == 0.0
 
 
-FREE = Limits(envelope_nodes=100)
+FREE = Limits(unapproved_nodes=100)
 
 
 def test_a_rejected_or_larger_change_is_refused_to_agents_for_a_while() -> None:
@@ -454,13 +454,13 @@ PERSON = Role.OPERATOR
         ),
         (situation(rejected=(Rejection(at=NOW - 3600, target=9),)), 9, {}, {}, []),
         (
-            situation(override_until_at=NOW + 59.98765),
+            situation(hold_until_at=NOW + 59.98765),
             6,
             {"is_named": True},
             {},
-            [("override", REFUSED, {"left_s": 59.988, "victims": 2})],
+            [("hold", REFUSED, {"left_s": 59.988, "victims": 2})],
         ),
-        (situation(override_until_at=NOW), 6, {"is_named": True}, {}, []),
+        (situation(hold_until_at=NOW), 6, {"is_named": True}, {}, []),
         (situation(1, rule_target=0), 0, {"role": PERSON}, {}, [("last_ready", REFUSED, {"ready": 1})]),
         (situation(1, rule_target=0), 0, {"role": Role.ADMIN, "is_kill": True}, {}, []),
         (
@@ -474,13 +474,13 @@ PERSON = Role.OPERATOR
         (situation(report_age_s=90.0), 7, {"is_named": True}, {}, []),
         (situation(report_age_s=100.0), 7, {"role": PERSON}, {}, []),
         (situation(), 7, {}, {}, [("undone", REFUSED, {"target": 7, "rule_target": 8})]),
-        (situation(), 11, {}, {}, [("envelope", NEEDS_APPROVAL, {"target": 11, "rule_target": 8, "limit": 2})]),
+        (situation(), 11, {}, {}, [("distance", NEEDS_APPROVAL, {"target": 11, "rule_target": 8, "limit": 2})]),
         (
             situation(rule_target=None),
             11,
             {},
             {},
-            [("envelope", NEEDS_APPROVAL, {"target": 11, "rule_target": 8, "limit": 2})],
+            [("distance", NEEDS_APPROVAL, {"target": 11, "rule_target": 8, "limit": 2})],
         ),
         (situation(16), 12, {"role": PERSON}, {}, []),
         (situation(), 7, {"role": PERSON, "is_kill": True}, {}, [("kill", REFUSED, {})]),

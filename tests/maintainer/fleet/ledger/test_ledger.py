@@ -143,9 +143,7 @@ async def test_everything_stored_is_read_unchanged(tmp_path: Path, url: str) -> 
     parts = await build(tmp_path, database=open_ledger(tmp_path, url))
     await parts.want(3)
     await parts.pass_time(90.0)
-    await parts.fleet_manager.set_override(
-        POOL, minutes=5, actor=ALICE, key="h", reason="umlauts äöü, quotes ' and \u2028"
-    )
+    await parts.fleet_manager.set_hold(POOL, minutes=5, actor=ALICE, key="h", reason="umlauts äöü, quotes ' and \u2028")
     await parts.fleet_manager.kill_switch(KillScope.AGENTS, actor=ALICE, key="k", reason="a test")
     await parts.records.record_event(parts.ledger.alive()[0].id, InstanceEvent.PENDING)
     reloaded_ledger = await Ledger(parts.database).load(now=parts.clock.wall())
@@ -195,10 +193,10 @@ async def test_a_change_that_was_stored_in_an_outage_is_loaded_afterwards(tmp_pa
 async def test_values_that_a_database_cannot_store_are_refused_first(tmp_path: Path, url: str, text: str) -> None:
     parts = await build(tmp_path, database=open_ledger(tmp_path, url))
     with raises_code(InvalidInput, "fleet.invalid_reason", "text"):
-        await parts.fleet_manager.set_override(POOL, minutes=5, actor=ALICE, key="h", reason=text)
+        await parts.fleet_manager.set_hold(POOL, minutes=5, actor=ALICE, key="h", reason=text)
     assert (
-        await parts.fleet_manager.set_override(POOL, minutes=5, actor=ALICE, key="h", reason="fine")
-    ).kind.value == "override"
+        await parts.fleet_manager.set_hold(POOL, minutes=5, actor=ALICE, key="h", reason="fine")
+    ).kind.value == "hold"
     parts.database.close()
 
 
