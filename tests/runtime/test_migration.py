@@ -35,7 +35,7 @@ def test_opening_a_database_migrates_it(tmp_path: Path, migrations: Path) -> Non
     ("module", "migrations", "expected"),
     [
         (page_tables, FOLDERS[0], ("0014", "a9f9a133bd80a686")),
-        (ledger_tables, FOLDERS[1], ("0010", "3f64b2e7bcdcc9ea")),
+        (ledger_tables, FOLDERS[1], ("0011", "56d796dca9bdb211")),
     ],
 )
 def test_changed_tables_have_a_new_revision(module: ModuleType, migrations: Path, expected: tuple[str, str]) -> None:

@@ -8,7 +8,7 @@ from sqlmodel import SQLModel
 
 from maintainer.fleet.ledger.tables import own_tables
 
-revision = "0010"
+revision = "0011"
 down_revision = None
 branch_labels = None
 depends_on = None
