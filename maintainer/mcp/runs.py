@@ -53,7 +53,7 @@ class RunTool:
     method: str
     path: str
     parameters: Mapping[str, str]
-    """Where each argument goes that is not a part of the body: path, query or header."""
+    """Location of each argument outside the body: path, query or header."""
     input_schema: Mapping[str, Any]
     output_schema: Mapping[str, Any] | None
     """None for answers that are no JSON object."""

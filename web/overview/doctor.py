@@ -24,11 +24,11 @@ class FaultView:
     """Its severity."""
     tone: str
     headline: str
-    """What is wrong, in a few words."""
+    """Short name of the fault, as a sentence."""
     evidence: str
-    """What was measured."""
+    """The values that were measured, in a sentence."""
     threshold: str
-    """From which value it is a fault, and why from there."""
+    """Value at which it becomes a fault, with the reason for that value."""
     remedy: str
     """The setting or command that mends it."""
     step: int

@@ -1,7 +1,8 @@
 """`astraflow trajectories`: export of a run's sampled trajectories to a bucket or a folder."""
 
 import asyncio
-from contextlib import aclosing, closing
+from collections.abc import Iterator
+from contextlib import aclosing, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +12,11 @@ from astraflow.cli.option_groups import CallGroup, with_groups
 from astraflow.cli.options import Address, complete_run
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from astraflow.cli.run_endpoints import RunEndpoint
     from astraflow.contract.reports.queries import TrajectoryPage, TrajectoryQuery
+    from astraflow.runtime.folders.run_folders import RunFolder
     from astraflow.weights.store.storage.base import Folder
 
 
@@ -73,53 +77,50 @@ def trajectories(
     raise typer.Exit(code)
 
 
-def _write_rows(run_dir: Path, file: Path) -> None:
+@contextmanager
+def _opened_archive(run: "RunFolder") -> Iterator["sqlite3.Connection"]:
+    """Opens the archive of a run. Raises: CorruptData when it cannot be read."""
     import sqlite3
 
     from astraflow.archive.connection import ARCHIVE_PATH, open_recorded
-    from astraflow.archive.samples import find_trajectories
-    from astraflow.cli.run_directory import find_run_folder
     from astraflow.contract.errors import CorruptData
-    from astraflow.tracking.trajectory_rows import write_rows
 
-    archive = find_run_folder(run_dir).path / ARCHIVE_PATH
-    try:
-        with closing(open_recorded(archive)) as database:
-            count = write_rows(file, lambda query: find_trajectories(database, query))
-    except sqlite3.Error as problem:
-        raise CorruptData(
-            f"cannot read the trajectories in {str(archive)!r}: {problem}; restore the file from a copy",
-            code="archive.unreadable",
-        ) from problem
-    typer.echo(f"wrote {count} trajectories to {file}")
-
-
-async def _export_ended_run(run_dir: Path, folder: "Folder", to: str) -> None:
-    import sqlite3
-
-    from astraflow.archive.connection import ARCHIVE_PATH, open_recorded
-    from astraflow.archive.samples import find_trajectories
-    from astraflow.cli.run_directory import find_run_folder
-    from astraflow.contract.errors import CorruptData
-    from astraflow.runtime.clock import SystemClock
-    from astraflow.tracking.trajectory_export import TrajectoryExport
-
-    run_folder = find_run_folder(run_dir)
-    run, file = run_folder.facts.run, run_folder.path / ARCHIVE_PATH
+    file = run.path / ARCHIVE_PATH
     try:
         with closing(open_recorded(file)) as database:
-
-            async def find(query: "TrajectoryQuery") -> "TrajectoryPage":
-                return find_trajectories(database, query)
-
-            export = TrajectoryExport(folder, find, location=to)
-            await export.export(now=SystemClock().wall(), is_over=True)
+            yield database
     except sqlite3.Error as problem:
         raise CorruptData(
             f"cannot read the trajectories in {str(file)!r}: {problem}; restore the file from a copy",
             code="archive.unreadable",
         ) from problem
-    typer.echo(f"exported {export.count} trajectories of {run} to {to}")
+
+
+def _write_rows(run_dir: Path, file: Path) -> None:
+    from astraflow.archive.samples import find_trajectories
+    from astraflow.cli.run_directory import find_run_folder
+    from astraflow.tracking.trajectory_rows import write_rows
+
+    with _opened_archive(find_run_folder(run_dir)) as database:
+        count = write_rows(file, lambda query: find_trajectories(database, query))
+    typer.echo(f"wrote {count} trajectories to {file}")
+
+
+async def _export_ended_run(run_dir: Path, folder: "Folder", to: str) -> None:
+    from astraflow.archive.samples import find_trajectories
+    from astraflow.cli.run_directory import find_run_folder
+    from astraflow.runtime.clock import SystemClock
+    from astraflow.tracking.trajectory_export import TrajectoryExport
+
+    run_folder = find_run_folder(run_dir)
+    with _opened_archive(run_folder) as database:
+
+        async def find(query: "TrajectoryQuery") -> "TrajectoryPage":
+            return find_trajectories(database, query)
+
+        export = TrajectoryExport(folder, find, location=to)
+        await export.export(now=SystemClock().wall(), is_over=True)
+    typer.echo(f"exported {export.count} trajectories of {run_folder.facts.run} to {to}")
 
 
 async def _follow(endpoint: "RunEndpoint", folder: "Folder", to: str, every_s: float, stop: asyncio.Event) -> None:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 _STARTED_AT = time.monotonic()
 """Approximate start of the command."""
 
-LINEAGE = ("parent", "parent_step", "has_fresh_optimizer")
-"""Facts of a launch about the run that it was forked from."""
 DEMO, DEMO_OF_POOLS = "reverse", "smoke/regions"
 LOAD_NOTE = (
     "Simulated load, by script: answers get longer after 2 minutes and shorter after 4. Watch the target rise, hold in "
@@ -204,7 +202,7 @@ class RunGroup:
                 str(Path(recipe).parent), loaded, step=fork.step, keeps_optimizer=not fork.has_fresh_optimizer
             )
             directory = beginning.create(loaded, directory)
-            launch = launch.model_copy(update=beginning.facts.model_dump(include={*LINEAGE}))
+            launch = launch.model_copy(update=beginning.facts.model_dump(exclude_unset=True))
         return run_locally(
             loaded,
             options,
