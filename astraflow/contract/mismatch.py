@@ -23,12 +23,19 @@ COARSE_NATS = 0.25
 
 
 def mismatch_cause(
-    metrics: Mapping[str, float], *, probe: float | None = None, engines: str = "", trainer: str = ""
+    metrics: Mapping[str, float],
+    *,
+    probe: float | None = None,
+    engines: str = "",
+    trainer: str = "",
+    is_mixture: bool = False,
 ) -> tuple[str, dict[str, Value]]:
     """Returns the cause, and the values of its text.
 
     metrics: of a step with `mismatch_k3`. probe: largest difference that a node measured on the probe of a version, in
-    nats; None if unknown. engines, trainer: precisions in which they compute; empty if unknown.
+    nats; None if unknown. engines, trainer: precisions in which they compute; empty if unknown. is_mixture: the trainer
+    stated that its model is a mixture of experts; one with `balance_loss` is too. `changed_experts` is measured where
+    the trainer replays the engine's choices, which are then not the cause.
     """
     values: dict[str, Value] = {"k3": metrics["mismatch_k3"], "engines": engines, "trainer": trainer}
     values |= {name: metrics.get(f"mismatch_{name}", 0.0) for name in ("mass", "one_sided", "cut")}
@@ -36,7 +43,7 @@ def mismatch_cause(
         values["probe"] = probe
     if metrics.get("mismatch_one_sided", 0.0) >= ONE_SIDED and metrics["mismatch_mass"] < 1 - MISSING_MASS:
         return FILTERED, values
-    if "balance_loss" in metrics:
+    if (is_mixture or "balance_loss" in metrics) and "changed_experts" not in metrics:
         return ROUTED, values
     if probe is None:
         return UNEXPLAINED, values

@@ -367,7 +367,10 @@ class Service:
         with self._archive.losses.counting("report"):
             report = self.report()
             constraints = (*self._constraint_monitor.problems(report), *self._evaluation_monitor.problems(report))
-            report = replace(report, problems=(*report.problems, *constraints, *mismatch_problems(report)))
+            rows = self._run.row_limits(self._run.streams)
+            mixtures = [policy for policy, limits in rows.items() if limits.mixture is not None]
+            mismatches = mismatch_problems(report, mixtures=mixtures)
+            report = replace(report, problems=(*report.problems, *constraints, *mismatches))
             for flow in self._run.all_flows:
                 for cause in flow.take_unusable():
                     self._run.events.add(RecordKind.PROMPT_UNUSABLE, flow.id, error=cause)

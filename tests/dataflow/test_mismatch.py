@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from astraflow.contract.batching import BatchingFacts
+from astraflow.contract.ids import PolicyId
 from astraflow.contract.records import render
 from astraflow.contract.reports.diagnosis import LimitingCause, diagnose
 from astraflow.contract.reports.report import NodeReport, NodeState, Report
@@ -35,6 +36,18 @@ def test_the_worst_node_that_serves_says_whether_weights_or_samples_differ() -> 
     assert "trainer in float32" in render(problem)
     (problem,) = mismatch_problems(report(ABOVE, exact, gone))
     assert problem.cause == "mismatch_sampled"
+
+
+def test_a_mixture_whose_experts_are_not_replayed_is_told_from_what_its_trainer_states() -> None:
+    coarse = node("b.1", 1.3, "weights of few bits")
+    replayed = report(ABOVE | {"changed_experts": 0.02}, coarse)
+
+    causes = [
+        problem.cause
+        for state in (report(ABOVE, coarse), replayed)
+        for problem in mismatch_problems(state, mixtures=[PolicyId("solver")])
+    ]
+    assert causes == ["mismatch_routed", "mismatch_coarse"]
 
 
 def test_below_the_bound_and_without_a_measurement_nothing_is_wrong() -> None:

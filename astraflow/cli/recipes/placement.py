@@ -12,7 +12,10 @@ import psutil
 
 from astraflow.cli.recipes.downloads import dataset_needs
 from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.nodes import TeacherChoice
 from astraflow.contract.rollouts.limits import EpisodeBounds
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.dataflow.config import FlowConfig
 from astraflow.datasets import datasets
 from astraflow.datasets.base import QUESTION
@@ -148,6 +151,7 @@ def problems(
         if shape is not None:
             yield from _division_problems(recipe, name, shape)
             yield from _engine_problems(recipe, name, shape, gpu_bytes)
+    yield from _teacher_problems(recipe)
     yield from _context_problems(recipe, shapes)
     yield from _memory_problems(uses, gpu_bytes)
     if not needs_gpu(recipe):
@@ -167,19 +171,41 @@ def longest_row(flow: FlowConfig, context: int) -> int:
 
 def _question_characters(spec: Mapping[str, Any]) -> int:
     """Returns the characters of the longest of the first questions; 0 where the data are elsewhere."""
+    questions = [prompt.fields.get(QUESTION) for prompt in _first_prompts(spec)]
+    return max((len(question) for question in questions if isinstance(question, str)), default=0)
+
+
+def _first_prompts(spec: Mapping[str, Any]) -> Sequence[Prompt]:
+    """Returns the first prompts of a data set; none where the data are elsewhere."""
     if any(not need.is_here for need in dataset_needs(spec)):
-        return 0
+        return ()
     try:
         dataset = datasets.build(spec, 0)
-        questions = [dataset.prompt(index).fields.get(QUESTION) for index in range(min(_SAMPLED, dataset.size))]
+        return [dataset.prompt(index) for index in range(min(_SAMPLED, dataset.size))]
     except AstraFlowError:  # the recipe's own checks report it
-        return 0
-    return max((len(question) for question in questions if isinstance(question, str)), default=0)
+        return ()
 
 
 def engine_context(engine: Mapping[str, Any], shape: ModelShape | None) -> int:
     """Returns the longest sequence that an engine serves. Tokens; 0 if unknown."""
     return int(engine.get("context_tokens", 0)) or (shape.context if shape else 0)
+
+
+def _teacher_problems(recipe: Recipe) -> Iterator[InvalidInput]:
+    """Yields a problem for each flow of which one of the first prompts names no teacher of a trained policy."""
+    for flow in recipe.flows.values():
+        for name in map(str, workflows.build(flow.workflow).policies):
+            policy = recipe.policies[name]
+            if not policy.is_trained or not policy.algorithm.teacher_field:
+                continue
+            choice = TeacherChoice(
+                policy=PolicyId(name), field=policy.algorithm.teacher_field, teachers=tuple(policy.algorithm.teachers)
+            )
+            try:
+                for prompt in _first_prompts(flow.dataset):
+                    choice.teacher_of(prompt.id, prompt.fields)
+            except InvalidInput as problem:
+                yield problem
 
 
 def _batch_problems(recipe: Recipe, name: str) -> Iterator[InvalidInput]:

@@ -50,6 +50,12 @@ def test_the_dry_run_says_how_trainer_and_engine_compute_a_family(name: str, bat
     assert served in policy.served
 
 
+def test_prompts_that_name_no_teacher_are_refused_before_the_run() -> None:
+    (problem,) = planned("reverse/distill_two", "policies.solver.algorithm.teacher_field=task").problems
+    assert problem.code == "task.unknown_teacher"
+    assert "'task' is None" in str(problem)
+
+
 def test_states_of_a_hybrid_take_room_for_each_sequence() -> None:
     cached_tokens = []
     for size in (16_384, 32_768):

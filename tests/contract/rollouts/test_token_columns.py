@@ -102,3 +102,18 @@ def test_rows_of_a_batch_have_the_entries_of_their_own_tokens() -> None:
     )
     assert rebuilt.columns.token_columns[TokenColumn.TOP_TOKENS].tolist() == [[3], [1], [2], [-1]]
     assert trajectories.size_bytes == 4 * (sum(len(part.tokens) for part in trajectories) + 4) + 4 * 6
+
+
+@pytest.mark.parametrize("position", [0, 4095, 4096, 8191, 9999])
+@pytest.mark.parametrize("value", [0.5, np.nan, -np.nan, np.inf, 6e-8])
+def test_a_value_that_is_no_logprob_is_refused_in_every_block_of_a_long_column(position: int, value: float) -> None:
+    sampled = np.zeros(10_000, np.int32)
+    columns = {
+        TokenColumn.TOP_TOKENS: np.zeros((10_000, 4), "<i4"),
+        TokenColumn.TOP_LOGPROBS: np.full((10_000, 4), -2, "<f2"),
+    }
+    check_columns(columns, sampled=sampled)
+    columns[TokenColumn.TOP_LOGPROBS][position, 3] = value
+    with pytest.raises(InvalidInput) as caught:
+        check_columns(columns, sampled=sampled)
+    assert caught.value.code == "token_column.invalid_logprob"
