@@ -37,8 +37,9 @@ TASK_BASE = "docker.io/library/debian:bookworm-slim"
 COMMAND_S = 5.0
 """Time limit of the command that hangs; the others have the default, which a busy machine needs. Seconds."""
 
-PODMAN_EVERY = 4
-"""Of the tasks without an action, `podman` plays every fourth."""
+SOME_EVERY = 4
+"""Plays every fourth task where another check plays all: `docker` plays all solutions, and the tests of the sandbox all
+tasks without an action."""
 
 AGENTS = 4
 """Agents at the same time."""
@@ -94,10 +95,9 @@ class TaskChecks:
             factory, limited = environments.build(spec), environments.build({**spec, "command_s": COMMAND_S})
             await start_managed([factory, limited], resources)
             await factory.check()
-            # A task's own checks are the same in both programs, so that `podman`, which starts slowly, plays some.
-            every = 1 if self.program == "docker" else PODMAN_EVERY
+            every = 1 if self.program == "docker" else SOME_EVERY
             await self._episodes(factory, tasks, solver, reward=1.0, name="their solutions", every=every)
-            await self._episodes(factory, tasks, lambda *_: "submit", reward=0.0, name="no action", every=every)
+            await self._episodes(factory, tasks, lambda *_: "submit", reward=0.0, name="no action", every=SOME_EVERY)
             await self._faults(limited, tasks)
 
     async def _episodes(

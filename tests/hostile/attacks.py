@@ -44,6 +44,8 @@ class Attack:
     """Codes of which at least one must be among the answers."""
     may_count: bool = False
     """Whether a result may count: it is within all limits."""
+    is_alone: bool = False
+    """Whether it needs the tasks of the run for itself, so that no other attack runs at the same time."""
 
 
 def written(values: Callable[[int], Any]) -> Callable[[HostileNode], Awaitable[Sequence[str]]]:
@@ -367,10 +369,15 @@ ATTACKS = (
     Attack(name="twenty thousand trajectories in one episode", act=many_trajectories),
     Attack(name="a hand-back with a token beyond the vocabulary", act=poisoned_hand_back),
     Attack(name="failures only", act=failures_only, event=""),
-    Attack(name="leases that go back untouched", act=hand_back_loop, event=""),
-    Attack(name="results of tasks of other nodes", act=results_of_others),
-    Attack(name="leases that are held", act=held_leases, event=""),
-    Attack(name="results that poison an evaluation", act=evaluation_results, codes=frozenset({"unknown"})),
+    Attack(name="leases that go back untouched", act=hand_back_loop, event="", is_alone=True),
+    Attack(name="results of tasks of other nodes", act=results_of_others, is_alone=True),
+    Attack(name="leases that are held", act=held_leases, event="", is_alone=True),
+    Attack(
+        name="results that poison an evaluation",
+        act=evaluation_results,
+        codes=frozenset({"unknown"}),
+        is_alone=True,
+    ),
     Attack(
         name="hand-backs in pieces that never end",
         act=unfinished_hand_backs,
