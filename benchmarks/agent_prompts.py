@@ -46,6 +46,11 @@ class _Policy(FakePolicy):
 class _Conversation:
     """Conversation of one session that has about `context` tokens."""
 
+    @property
+    def allows_grammars(self) -> bool:
+        """True."""
+        return True
+
     def __init__(self, source: ChatTokenizer, context: int) -> None:
         self.prompts = PolicyPrompts(PolicyId("solver"), _Policy(source), Renderer(source), thinking="keep")
         self.messages: list[AgentMessage] = [system("You are helpful."), user(WORDS * 10)]

@@ -22,7 +22,9 @@ from astraflow.agents.renderers import Renderer
 from astraflow.agents.sampled_calls import sampled
 from astraflow.agents.session_limits import LimitReached, SessionOptions, SessionUsage
 from astraflow.agents.traces import Reply, function_calls_with_ids
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.rollouts.failures import RolloutFailed
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
 from astraflow.tools.call_parsers import closing_strings
@@ -50,17 +52,14 @@ class PolicySession:
         *,
         default: PolicyId,
         models: Mapping[str, PolicyId] | None = None,
-        allows_truncated_sampling: bool = False,
     ) -> None:
-        """default: policy of model names that are neither in `models` nor a policy. allows_truncated_sampling: lets
-        clients restrict the sampled tokens by a JSON schema, as in evaluations."""
+        """default: policy of model names that are neither in `models` nor a policy."""
         self.usage = SessionUsage(options)
         self.failure: Exception | None = None
         """Failure of the session, which the workflow raises; None while it is sound."""
         self._options = options
         self._default = default
         self._names = {str(policy): policy for policy in policies} | dict(models or {})
-        self._allows_truncated = allows_truncated_sampling or options.allow_truncated_sampling
         self._prompts = {
             policy: PolicyPrompts(
                 policy,
@@ -228,6 +227,7 @@ class PolicySession:
         tokens = prompt.tokens()
         try:
             self.usage.check(prompt_tokens=len(tokens))
+            _check_schema(client, prompts.client)
             sampling = self._sampling(
                 len(tokens), client, stop_strings, stop_tokens or prompts.client.tokenizer.stop_tokens
             )
@@ -241,19 +241,18 @@ class PolicySession:
             if prompt.parent is not None:
                 prompt.parent.ending = problem.ending
             raise
+        except RolloutFailed as problem:
+            if client.json_schema and isinstance(problem.__cause__, InvalidInput):  # the schema, or the engine has none
+                raise CallRefused(
+                    str(problem.__cause__), refusal=Refusal.INVALID, code=problem.__cause__.code
+                ) from problem
+            raise
 
     def _sampling(
         self, prompt_tokens: int, client: CallOptions, stop_strings: Sequence[str], stop_tokens: tuple[int, ...]
     ) -> Sampling:
         """Returns the sampling of a call: the flow's, within the client's limits. Raises: CallRefused."""
         options = self._options
-        if client.json_schema and not self._allows_truncated:
-            raise CallRefused(
-                "cannot sample by a JSON schema: training needs the whole distribution; ask for JSON in the prompt, or "
-                "set allow_truncated_sampling in the options of the workflow",
-                refusal=Refusal.INVALID,
-                code="agent.json_schema",
-            )
         limits = [options.max_new_tokens, options.max_context - prompt_tokens, options.max_tokens - self.usage.tokens]
         sampling = options.sampling(
             stop_tokens=stop_tokens,
@@ -304,6 +303,18 @@ class PolicySession:
             prompts.tree.remove(reply)
             self.usage.taken_back += 1
             del self._replies[reply_id]
+
+
+def _check_schema(client: CallOptions, policy: PolicyClient) -> None:
+    """Checks that tokens which a schema restricts can be trained. Raises: CallRefused."""
+    if client.json_schema and not policy.allows_grammars:
+        raise CallRefused(
+            "cannot sample by a JSON schema: the trainer needs the tokens that the schema left, and the engine of the "
+            "policy records none; use an engine that records kept sets, ask for JSON in the prompt, or set "
+            "allow_truncated_sampling in the options of the workflow",
+            refusal=Refusal.INVALID,
+            code="agent.json_schema",
+        )
 
 
 def _finish(generation: Generation, *, has_calls: bool) -> ReplyFinish:

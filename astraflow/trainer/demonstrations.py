@@ -102,6 +102,11 @@ class _ExpertClient:
     number: int
     turn: int = 0
 
+    @property
+    def allows_grammars(self) -> bool:
+        """True: an expert answers."""
+        return True
+
     async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:
         """Returns the expert's reply and a stop token; the limits of the sampling are not applied."""
         text = self.tokenizer.decode(prompt)

@@ -69,6 +69,11 @@ class PolicyClient(Protocol):
     def tokenizer(self) -> ChatTokenizer:
         """Tokenizer and chat format of the policy."""
 
+    @property
+    def allows_grammars(self) -> bool:
+        """True if samples by a JSON schema or an expression can be used: they are not trained, or kept sets are
+        recorded. An engine may still refuse them."""
+
     async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:
         """Continues `prompt`. Any number of calls may run at once.
 

@@ -57,6 +57,11 @@ class RandomPolicy:
         """The byte tokenizer."""
         return ByteTokenizer()
 
+    @property
+    def allows_grammars(self) -> bool:
+        """True."""
+        return True
+
     async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:
         """Returns the reply, with one logprob for all its tokens."""
         text = self._reply(self.tokenizer.decode(prompt, keep_special_tokens=True))

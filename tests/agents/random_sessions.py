@@ -37,6 +37,11 @@ class DriftingPolicy:
         """Tokenizer of the test."""
         return self._tokenizer
 
+    @property
+    def allows_grammars(self) -> bool:
+        """True."""
+        return True
+
     async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:
         """Returns the next reply after other tasks have run."""
         number, self._record.started = self._record.started, self._record.started + 1

@@ -11,6 +11,7 @@ import pytest
 from astraflow.agents.calls import CallOptions, CallRefused, ModelReply, Refusal, ReplyFinish, TokenCall
 from astraflow.agents.policy_session import PolicySession
 from astraflow.agents.session_limits import SessionOptions
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId, TaskId
 from astraflow.contract.rollouts.agent_calls import AgentCall, CallOutcome
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
@@ -348,12 +349,23 @@ class TestSampling:
         )
         assert SessionOptions().truncating_options == ()
 
-    async def test_a_json_schema_is_refused_in_training_and_passed_on_where_allowed(self) -> None:
+    async def test_a_json_schema_is_passed_on_where_its_tokens_can_be_trained_and_refused_elsewhere(self) -> None:
+        policy = FakePolicy("a", "b")
+        agent = session(policy=policy)
+        await agent.complete(call(user("?"), json_schema="{}"))
+        policy.allows_grammars = False
         with raises_code(CallRefused, "agent.json_schema"):
-            await session("a").complete(call(user("?"), json_schema="{}"))
-        policy = FakePolicy("a")
-        await session(policy=policy, allow_truncated_sampling=True).complete(call(user("?"), json_schema="{}"))
-        assert policy.samplings[0].json_schema == "{}"
+            await agent.complete(call(user("?"), json_schema="{}"))
+        await agent.complete(call(user("?")))
+        assert [sampling.json_schema for sampling in policy.samplings] == ["{}", ""]
+
+    async def test_a_schema_that_the_engine_cannot_use_is_refused_and_the_session_goes_on(self) -> None:
+        failure = RolloutFailed("InvalidInput: no", boundary=Boundary.ENGINE, code="rollout.engine_failed")
+        failure.__cause__ = InvalidInput("cannot sample by a grammar: no", code="engine.invalid_grammar")
+        agent = session(failure, "b")
+        with raises_code(CallRefused, "engine.invalid_grammar"):
+            await agent.complete(call(user("?"), json_schema="[]"))
+        assert (await agent.complete(call(user("?")))).message.content == "b"
 
     async def test_one_function_call_ends_a_turn_without_parallel_calls(self) -> None:
         policy = FakePolicy("a")

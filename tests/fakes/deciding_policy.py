@@ -58,6 +58,11 @@ class DecidingPolicy:
         """The byte tokenizer, unless another was given."""
         return self._tokenizer
 
+    @property
+    def allows_grammars(self) -> bool:
+        """True."""
+        return True
+
     async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:
         """Returns the decision and the first stop token, cut at the length limit."""
         text = self._decide(self._tokenizer.decode(prompt, keep_special_tokens=True))

@@ -17,6 +17,7 @@ class FakePolicy:
         self._version = Version(version)
         self.prompts: list[Int32Array] = []
         self.samplings: list[Sampling] = []
+        self.allows_grammars = True
 
     @property
     def tokenizer(self) -> ChatTokenizer:

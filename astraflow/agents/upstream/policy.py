@@ -36,6 +36,11 @@ class UpstreamPolicy:
         """Tokenizer that carries messages to `generate`."""
         return self._tokenizer
 
+    @property
+    def allows_grammars(self) -> bool:
+        """True: nothing is trained, and the endpoint has the last word."""
+        return True
+
     async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:
         """Returns the endpoint's answer to the messages of the prompt.
 

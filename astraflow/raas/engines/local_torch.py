@@ -30,6 +30,7 @@ from astraflow.raas.engines.local.batcher import BatchLimits
 from astraflow.raas.engines.local.choice import exact_batcher
 from astraflow.raas.engines.local.coarse import Coarsening, WeightForm
 from astraflow.raas.engines.local.experts import ExpertRecorder
+from astraflow.raas.engines.local.grammars import Grammars
 from astraflow.raas.engines.local.parameters import (
     LayerAdapter,
     StagedTensor,
@@ -138,6 +139,10 @@ class LocalTorchEngine:
     @cached_property
     def _tokenizer(self) -> ChatTokenizer:
         return self._source.tokenizer()
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        return Grammars(self._tokenizer, vocabulary=self._vocab_size)
 
     @property
     def version(self) -> Version | None:
@@ -289,6 +294,8 @@ class LocalTorchEngine:
         worker = self._started_worker()
         if worker.version is None:
             await self._wait_swapped(worker)
+        has_grammar = bool(sampling.json_schema or sampling.regex)
+        grammar = await asyncio.to_thread(self._grammars.of, sampling) if has_grammar else None
         loop = asyncio.get_running_loop()
         sequence = Sequence(
             request_id=request_id,
@@ -300,6 +307,7 @@ class LocalTorchEngine:
             reply=loop.create_future(),
             forced=forced,
             decode=partial(self._tokenizer.decode, keep_special_tokens=True) if sampling.stop_strings else None,
+            grammar=grammar,
         )
         if not self._unsent:  # requests of one event loop iteration are sent, batched and prefilled together
             loop.call_soon(self._send, worker)
@@ -358,13 +366,9 @@ class LocalTorchEngine:
                 "0 < top_p <= 1, top_k >= 0 and 0 <= min_p <= 1",
                 code="engine.invalid_sampling",
             )
-        unsupported = [name for name in _UNSUPPORTED if getattr(sampling, name)]
         if sampling.experts and TokenColumn.EXPERTS not in self.records:
-            unsupported.append("experts")
-        if unsupported:
             raise InvalidInput(
-                f"cannot sample with {', '.join(unsupported)}: the engine local_torch does not have it; use the engine "
-                "sglang or vllm",
+                "cannot sample with experts: the model is no mixture; use a mixture of experts, or a loss without them",
                 code="engine.unsupported_sampling",
             )
         self._check_ids(prompt)
@@ -386,6 +390,3 @@ def _base_of(weights: VerifiedWeights, *, is_merged: bool) -> tuple[bytes, froze
         return None
     merged = frozenset(spec.name for spec in weights.manifest.tensors) if is_merged else frozenset()
     return weights.adapter_base.manifest.root_hash, merged
-
-
-_UNSUPPORTED = ("json_schema", "regex")

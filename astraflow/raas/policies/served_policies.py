@@ -145,6 +145,11 @@ class TaskPolicy:
         """Tokenizer of the policy."""
         return self._served.tokenizer
 
+    @property
+    def allows_grammars(self) -> bool:
+        """True if the samples are not trained, or the engine records kept sets."""
+        return not self._is_trained or TokenColumn.SUPPORT in self._served.engine.records
+
     async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:
         """Continues `prompt`. Raises: RolloutFailed at the boundary `engine`."""
         await self._recorder.block_if_stopped()
@@ -181,9 +186,13 @@ class TaskPolicy:
         """Returns the sampling with the columns that training needs of the tokens."""
         if self._columns is not None:
             sampling = replace(sampling, **asdict(self._columns))
-        check, served = self._sampling_check, self._served
-        is_trained = check is not None and served.policy in check.temperatures
-        return sampling.recording_support() if is_trained and TokenColumn.SUPPORT in served.engine.records else sampling
+        records_support = self._is_trained and TokenColumn.SUPPORT in self._served.engine.records
+        return sampling.recording_support() if records_support else sampling
+
+    @property
+    def _is_trained(self) -> bool:
+        check = self._sampling_check
+        return check is not None and self._served.policy in check.temperatures
 
     def _with_temperature(self, generation: Generation, sampling: Sampling) -> Generation:
         """Returns the generation with its temperature as a column, where training computes at another one."""

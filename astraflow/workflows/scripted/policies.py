@@ -67,6 +67,11 @@ class ScriptedPolicy:
         """The byte tokenizer."""
         return ByteTokenizer()
 
+    @property
+    def allows_grammars(self) -> bool:
+        """True."""
+        return True
+
     async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:
         """Returns the next reply."""
         record = self._record

@@ -220,6 +220,20 @@ async def test_a_temperature_other_than_that_of_the_algorithm_is_recorded() -> N
     assert recorded == [{}, {TokenColumn.TEMPERATURE: [[1.0]] * 5}, {}]
 
 
+@pytest.mark.parametrize(
+    ("records", "temperatures", "allows"),
+    [((), {SOLVER: 1.0}, False), ((), {}, True), ((TokenColumn.SUPPORT,), {SOLVER: 1.0}, True)],
+    ids=["trained", "not trained", "trained and recorded"],
+)
+def test_grammars_are_allowed_where_their_samples_are_recorded_or_not_trained(
+    records: tuple[TokenColumn, ...], temperatures: dict[PolicyId, float], allows: bool
+) -> None:
+    engine, check = FakeEngine(version=0), SamplingCheck(temperatures=temperatures)
+    engine.records = frozenset(records)
+    (client,) = serving(engine).for_task(make.task(), RolloutRecorder(), NodeCounters(), sampling_check=check).values()
+    assert client.allows_grammars == allows
+
+
 def test_a_short_sample_for_another_purpose_is_not_mistaken_for_the_end_of_an_answer() -> None:
     """A judge's lone stop token at temperature 0 has the same token and logprob as that of a confident answer."""
     stop, zero = np.array([7], dtype=np.int32), np.zeros(1, dtype=np.float32)

@@ -205,7 +205,7 @@ class Batcher(ABC):
         as any sequence records."""
         samplings = [sequence.sampling for sequence in sequences]
         distribution = log_distribution(
-            logits,
+            self._within_grammars(sequences, logits),
             torch.tensor([sampling.temperature for sampling in samplings]).to(self._device),
             self._cuts([sampling.top_p for sampling in samplings], without=1),
             top_k=self._cuts([sampling.top_k for sampling in samplings], without=0),
@@ -224,6 +224,16 @@ class Batcher(ABC):
                 code="engine.non_finite_logits",
             )
         return tokens.tolist(), logprobs, _columns(distribution, samplings)
+
+    def _within_grammars(self, sequences: list[Sequence], logits: Tensor) -> Tensor:
+        """Returns the logits without those of tokens that the grammars of sequences exclude."""
+        grammars = {row: sequence.grammar for row, sequence in enumerate(sequences) if sequence.grammar is not None}
+        if not grammars:
+            return logits
+        allowed = np.ones(logits.shape, np.bool_)
+        for row, grammar in grammars.items():
+            allowed[row] = grammar.allowed
+        return logits.masked_fill(~self._to_device(allowed), -torch.inf)
 
     def _cuts(self, values: list[float] | list[int], *, without: int) -> Tensor | None:
         """Returns the values `[rows]`; None when no row has a cut."""

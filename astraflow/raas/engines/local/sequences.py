@@ -12,6 +12,7 @@ from astraflow.contract.rollouts.generation import Finish, Generation, Sampling,
 from astraflow.contract.rollouts.token_columns import TOP_COLUMNS, ColumnArray, TokenColumn, TokenColumns
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.raas.engines.continuations import tokens_of_stop
+from astraflow.raas.engines.local.grammars import Grammar
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -31,6 +32,8 @@ class Sequence:
     forced: Int32Array | None = None
     decode: Callable[[Int32Array], str] | None = None
     """Returns the text of tokens; required for stop strings."""
+    grammar: Grammar | None = None
+    """Restricts the tokens, which are never drafted then; None: any can follow."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     columns: dict[TokenColumn, list[ColumnArray]] = field(default_factory=dict)
@@ -53,6 +56,10 @@ class Sequence:
         self.logprobs.append(logprob)
         if token in self.sampling.stop_tokens or self._ends_with_stop_string():
             return Finish.STOP
+        if self.grammar is not None:
+            self.grammar.accept(token)
+            if not self.grammar.allowed.any():
+                return Finish.STOP if self.grammar.is_complete else Finish.LENGTH
         return Finish.LENGTH if len(self.tokens) >= self.sampling.max_new_tokens else None
 
     def record(self, entries: TokenColumns) -> None:
