@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -183,15 +183,13 @@ def log_tail(folder: RunFolder, program: str, *, after: int | None = None) -> tu
         return file.read(TAIL_BYTES).decode(errors="replace"), size
 
 
-def kept_steps(run: Path) -> tuple[int, ...]:
-    """Returns the steps of which all trainers of a run have a checkpoint, newest first. Policies that are not trained
-    have one of step 0, and do not count."""
+def kept_steps(folder: RunFolder, trained: Collection[str]) -> tuple[int, ...]:
+    """Returns the steps of which all trained policies of a run have a checkpoint, newest first."""
     kept = [
-        {int(path.name.removeprefix("step-")) for path in folder.glob("step-*") if path.name[5:].isdigit()}
-        for folder in run.glob("trainer-*/checkpoints")
+        {int(path.name[5:]) for path in folder.checkpoints(policy).glob("step-*") if path.name[5:].isdigit()}
+        for policy in trained
     ]
-    trained = [steps for steps in kept if steps != {0}] or kept
-    return tuple(sorted(set.intersection(*trained), reverse=True)) if trained else ()
+    return tuple(sorted(set.intersection(*kept), reverse=True)) if kept else ()
 
 
 def _is_run(folder: Path) -> bool:

@@ -241,6 +241,12 @@ class RecipeForm:
         return any(not problem.key and problem.line is not None for problem in self.problems)
 
     @property
+    def trained(self) -> tuple[str, ...]:
+        """Policies that are trained."""
+        keys = (field.key.split(".") for field in self.fields if field.value is True)
+        return tuple(key[1] for key in keys if key[0] == "policies" and key[2:] == ["is_trained"])
+
+    @property
     def pools_elsewhere(self) -> tuple[str, ...]:
         """Pools whose instances run on other machines and have to reach this one."""
         return tuple(pool.name for pool in self.pools if pool.is_remote)

@@ -94,7 +94,7 @@ class RecordKind(Enum):
         "limit_ended",
         "A limit of the recommended size no longer has an effect.",
         template="the target is {target:node}",
-        because="{limit:words} no longer holds it back, after {minutes:minute}",
+        because="no longer held back by {limit:words}, after {minutes:minute}",
         label="Limit ended",
     )
     NODE_JOINED = _node(

@@ -28,6 +28,7 @@ from tests.fakes.synthetic_run import STEPS_PER_S, SyntheticRun
 from tests.fakes.web import running_web
 
 WARM_LOADS = 3
+QUIET_S = 0.4
 PAGES = (
     "/", "/runs", "/runs/1", "/runs/1/charts/entropy", "/runs/1/trajectories", "/runs/compare?run=1&run=2", "/runs/new",
     "/pools", "/nodes", "/nodes/map", "/dataflow", "/weights", "/decisions", "/alerts", "/maintainer", "/audit",
@@ -101,12 +102,15 @@ async def _loads(chromium: Browser, cookies: Any, address: str) -> tuple[Mapping
 
 
 async def _load(page: Page, address: str) -> dict[str, float]:
+    """Returns the figures of a load once no file has arrived for a while: scripts of charts are loaded after it."""
     await page.goto(address, wait_until="load")
+    before: dict[str, float] = {}
     while True:  # the policy of the page forbids the strings that a wait of Playwright evaluates
         times: dict[str, float] = await page.evaluate(TIMES)
-        if times["paint"]:
+        if times["paint"] and times == before:
             return times
-        await asyncio.sleep(0.05)
+        before = times
+        await asyncio.sleep(QUIET_S)
 
 
 if __name__ == "__main__":

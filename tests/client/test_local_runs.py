@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.client.local_runs import LocalRuns, LocalRunState, find_process, stop_run
+from astraflow.client.local_runs import LocalRuns, LocalRunState, find_process, kept_steps, stop_run
 from astraflow.contract.errors import Conflict
 from astraflow.runtime.folders.launch_facts import LaunchFacts, write_launch
-from astraflow.runtime.folders.run_folders import runs_folder
+from astraflow.runtime.folders.run_folders import RunFolder, runs_folder
 from astraflow.runtime.folders.run_metadata import METADATA, change_metadata
 from tests.errors import raises_code
 from tests.fakes.recorded_run import run_folder
@@ -91,3 +91,17 @@ def test_an_ended_run_has_the_reason_of_its_end(summary: str | None) -> None:
     (run,) = LocalRuns().all()
 
     assert run.final_message == ("learned" if summary == '{"reason": "learned"}' else "cannot start: no port")
+
+
+def test_a_step_is_kept_if_each_trained_policy_has_its_checkpoint(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for policy, steps in {"solver": (0, 10, 20), "verifier": (0, 20), "judge": (0,)}.items():
+        for step in steps:
+            (folder.checkpoints(policy) / f"step-{step:08d}").mkdir(parents=True)
+    (folder.checkpoints("solver") / "step-00000030.damaged").mkdir()
+
+    assert kept_steps(folder, ("solver",)) == (20, 10, 0)
+    assert kept_steps(folder, ("solver", "verifier")) == (20, 0)
+    assert kept_steps(folder, ("judge",)) == (0,)
+    assert kept_steps(folder, ("solver", "unknown")) == ()
+    assert kept_steps(folder, ()) == ()

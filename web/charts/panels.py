@@ -63,6 +63,8 @@ class Panel:
     """Height of the plot, in CSS pixels."""
     reason: str = ""
     """Why values can be missing; empty if they never are."""
+    reason_of: str = ""
+    """Series that the reason is about; empty for all."""
     description: str = ""
     """Tooltip that describes the chart."""
 
@@ -92,6 +94,7 @@ class Panel:
             "limit": self.limit,
             "height": self.height,
             "reason": self.reason,
+            "reasonOf": self.reason_of,
         }
 
 
@@ -194,6 +197,7 @@ FLEET_CHARTS = {
             at_least=1.0,
             height=264,
             reason="Demand is measured from the third step on, while all nodes serve all policies",
+            reason_of="demand",
         ),
     )
 }

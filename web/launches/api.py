@@ -1,5 +1,6 @@
 """`/api/v1/launches`: launches runs from recipes, and lists, stops and resumes them."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Path, Query
@@ -21,7 +22,6 @@ from web.launches.schemas import (
     LaunchPreviewResponse,
     LaunchResponse,
     LaunchRunRequest,
-    LaunchSettings,
     LogResponse,
     RecipeResponse,
 )
@@ -170,10 +170,15 @@ async def log(
 
 
 async def _chosen(
-    launches: Launches, commands: Commands, body: LaunchSettings, purpose: Purpose, *, key: str = ""
+    launches: Launches,
+    commands: Commands,
+    body: LaunchPreviewRequest | ClonePreviewRequest,
+    purpose: Purpose,
+    *,
+    key: str = "",
 ) -> LaunchChoice:
     """Returns the requested launch. Raises: HTTPException for an unknown recipe or run, InvalidInput if unreadable."""
-    recipe, of = getattr(body, "recipe", ""), getattr(body, "of", "")
+    recipe, of = ("", body.of) if isinstance(body, ClonePreviewRequest) else (body.recipe, "")
     try:
         source = await launch_source(launches, recipe, of)
     except InvalidInput as problem:
@@ -184,20 +189,21 @@ async def _chosen(
         text=body.text,
         options_from=lambda usual: _options(body, usual),
         key=key,
-        reason=getattr(body, "reason", ""),
+        reason=body.reason,
     )
     return await launch_choice.choose_launch(launches, commands, launch_request, purpose)
 
 
-def _options(body: LaunchSettings, usual: LaunchOptions) -> LaunchOptions:
+def _options(body: LaunchPreviewRequest | ClonePreviewRequest, usual: LaunchOptions) -> LaunchOptions:
     """Returns the requested options, with defaults for omitted ones."""
-    return LaunchOptions(
+    options = LaunchOptions(
         has_fleet=usual.has_fleet if body.fleet is None else body.fleet,
         ends_by_itself=usual.ends_by_itself if body.ends_by_itself is None else body.ends_by_itself,
         limit_s=body.limit_s if "limit_s" in body.model_fields_set else usual.limit_s,
-        fork_step=getattr(body, "step", None),
-        has_fresh_optimizer=getattr(body, "fresh_optimizer", False),
     )
+    if isinstance(body, ClonePreviewRequest):
+        return replace(options, fork_step=body.step, has_fresh_optimizer=body.fresh_optimizer)
+    return options
 
 
 def _to_response(run: LocalRun) -> dict[str, Any]:

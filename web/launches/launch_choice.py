@@ -15,6 +15,7 @@ from pathlib import Path
 from astraflow.client.local_runs import kept_steps
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.launching import FormProblem, RecipeForm
+from astraflow.runtime.folders.run_folders import RunFolder
 from web.accounts.viewer import Viewer
 from web.launcher.catalogue import overrides_from
 from web.launcher.options import LaunchOptions, with_join_address
@@ -92,7 +93,9 @@ async def _compose(launches: Launches, viewer: Viewer, request: LaunchRequest) -
     defaults = LaunchOptions.of_launch(source.launch) if source.earlier_run else usual
     form, options, problem = base_form, defaults, ""
     values: Mapping[str, str] = {}
-    kept = await asyncio.to_thread(kept_steps, Path(source.location).parent) if source.earlier_run else ()
+    kept: tuple[int, ...] = ()
+    if source.earlier_run:
+        kept = await asyncio.to_thread(kept_steps, RunFolder(Path(source.location).parent), base_form.trained)
     try:
         if request.text not in (None, base_form.text):
             form = await launches.catalogue.form(source.location, text=request.text, role=role)

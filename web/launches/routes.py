@@ -199,7 +199,7 @@ async def ask_stop(request: Request, pages: PagesDep, launches: LaunchesDep, nam
 @redirects("/launches/{name}", failed="The run was not stopped")
 async def stop(launches: LaunchesDep, commands: CommandsDep, name: str, reason: str = Form("")) -> str:
     """Requests that the run stops."""
-    return f"{await launch_commands.stop(launches, commands, name, reason=reason)} is stopping"
+    return f"the run {await launch_commands.stop(launches, commands, name, reason=reason)} is stopping"
 
 
 @router.post("/launches/{name}/resume")

@@ -101,28 +101,6 @@ class LaunchSettings(RequestBody):
     )
 
 
-class LaunchRunRequest(LaunchSettings):
-    """Launch of a recipe."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
-
-    recipe: RecipeName
-    reason: Reason
-    plan: Plan = ""
-
-
-class CloneRunRequest(LaunchSettings):
-    """Launch with the settings of an earlier run."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_CLONE]})
-
-    of: EarlierRun
-    step: ForkStep = None
-    fresh_optimizer: FreshOptimizer = False
-    reason: Reason
-    plan: Plan = ""
-
-
 class LaunchPreviewRequest(LaunchSettings):
     """Preview of a recipe's launch."""
 
@@ -141,6 +119,20 @@ class ClonePreviewRequest(LaunchSettings):
     step: ForkStep = None
     fresh_optimizer: FreshOptimizer = False
     reason: UnusedReason = ""
+
+
+class LaunchRunRequest(LaunchPreviewRequest):
+    """Launch of a recipe."""
+
+    reason: Reason
+    plan: Plan = ""
+
+
+class CloneRunRequest(ClonePreviewRequest):
+    """Launch with the settings of an earlier run."""
+
+    reason: Reason
+    plan: Plan = ""
 
 
 @fields_of(LocalRun, without=("folder", "facts", "launch", "metadata"))

@@ -89,7 +89,8 @@ class LaunchChoice:
     @property
     def title(self) -> str:
         """Title of the launch."""
-        return self.source.recipe or f"a run like {self.source.earlier_run}"
+        kind = "a run like" if self.options.fork_step is None else "a fork of"
+        return self.source.recipe or f"{kind} {self.source.earlier_run}"
 
     @property
     def _source_field(self) -> dict[str, str]:

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.cli.run_directory import folder_of
-from astraflow.cli.running.programs import trainer_name
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.config.toml import read_json
-from astraflow.runtime.folders.run_folders import RUN, RunFolder, runs_folder
+from astraflow.runtime.folders.run_folders import RUN, RunFolder, runs_folder, trainer_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,7 @@ def find_checkpoints(source: str, policy: str = "") -> CheckpointSource:
     if not (folder / RUN).is_file():
         return CheckpointSource(folder=folder)
     policy = _policy(folder, policy)
-    return CheckpointSource(folder=folder / trainer_name(policy) / "checkpoints", policy=policy, run=RunFolder(folder))
+    return CheckpointSource(folder=RunFolder(folder).checkpoints(policy), policy=policy, run=RunFolder(folder))
 
 
 def _policy(run: Path, policy: str) -> str:

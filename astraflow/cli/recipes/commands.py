@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -74,7 +75,7 @@ def _settings_table(form: "RecipeForm") -> "RenderableType":
 
     table = Table("setting", "description")
     for field in form.fields:
-        table.add(f"{field.key}={field.text}", field.description)
+        table.add(shlex.quote(f"{field.key}={field.text}"), field.description)
     return table
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astraflow.cli.run_directory import find_run_folder, new_run_name
-from astraflow.cli.running.programs import trainer_name
+from astraflow.client.local_runs import kept_steps
 from astraflow.contract.errors import InvalidInput
 from astraflow.recipe.config import Recipe, trainer_config
 from astraflow.runtime.folders.launch_facts import LaunchFacts
@@ -47,7 +47,7 @@ class Fork:
         for policy, checkpoint in self.checkpoints.items():
             _check_model(recipe, policy, checkpoint)
         for policy, checkpoint in self.checkpoints.items():
-            target = path / trainer_name(policy) / "checkpoints"
+            target = RunFolder(path).checkpoints(policy)
             target.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not finished_checkpoints(target):
                 fork_checkpoint(checkpoint, target, run=path.name, keeps_optimizer=self.keeps_optimizer)
@@ -60,9 +60,9 @@ def find_fork(run: str, recipe: Recipe, *, step: int | None, keeps_optimizer: bo
     Raises: InvalidInput for an unknown run and for a step that was not kept, with those that were.
     """
     parent = find_run_folder(run)
-    kept = {policy: _kept(parent.path, policy) for policy in recipe.policies}
-    trained = {policy: steps for policy, steps in kept.items() if recipe.policies[policy].is_trained}
-    common = set.intersection(*(set(steps) for steps in trained.values())) if trained else set[int]()
+    kept = {policy: _kept(parent.checkpoints(policy)) for policy in recipe.policies}
+    trained = [policy for policy, setup in recipe.policies.items() if setup.is_trained]
+    common = kept_steps(parent, trained)
     chosen = max(common, default=None) if step is None else step
     if chosen is None or chosen not in common:
         known = "; ".join(f"{name} has {', '.join(map(str, sorted(steps))) or 'none'}" for name, steps in kept.items())
@@ -78,9 +78,8 @@ def find_fork(run: str, recipe: Recipe, *, step: int | None, keeps_optimizer: bo
     return Fork(parent=parent, step=chosen, checkpoints=checkpoints, keeps_optimizer=keeps_optimizer)
 
 
-def _kept(run: Path, policy: str) -> dict[int, Path]:
-    """Returns the checkpoints of a policy by step."""
-    folder = run / trainer_name(policy) / "checkpoints"
+def _kept(folder: Path) -> dict[int, Path]:
+    """Returns the checkpoints in a folder by step."""
     return {step_of(path): path for path in finished_checkpoints(folder)} if folder.is_dir() else {}
 
 

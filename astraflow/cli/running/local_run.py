@@ -25,7 +25,7 @@ from astraflow.cli.maintainer.settings import maintainer_values
 from astraflow.cli.option_groups import Listening
 from astraflow.cli.run_directory import RunDirectory, storage_error
 from astraflow.cli.run_endpoints import RunEndpoint
-from astraflow.cli.running.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Programs, check_models, trainer_name
+from astraflow.cli.running.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Programs, check_models
 from astraflow.cli.running.service_addresses import ServiceAddresses, choose_addresses, keda_address, traces_destination
 from astraflow.cli.running.supervisor import ProcessEvent, Program, RoleFailed, Supervisor
 from astraflow.client.local_runs import SUMMARY
@@ -39,6 +39,7 @@ from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import snapshot
 from astraflow.runtime import logs
 from astraflow.runtime.folders.launch_facts import LaunchFacts
+from astraflow.runtime.folders.run_folders import trainer_name
 from astraflow.runtime.http.hosts import is_loopback, may_show_link
 from astraflow.runtime.service import EXIT_FAILED, flattened_errors, make_files_private, run_process, run_until
 from astraflow.wire.channel import authority_client_tls

@@ -10,6 +10,7 @@ from astraflow.cli.running.supervisor import PROGRESS, Program
 from astraflow.models import models
 from astraflow.models.base import OnProgress, WarmStartProgress
 from astraflow.recipe.config import PolicyConfig, Recipe, Spec
+from astraflow.runtime.folders.run_folders import trainer_name
 from astraflow.runtime.tracing import TRACES
 from astraflow.trainer.model_preparation import prepare_model
 
@@ -73,11 +74,6 @@ FLEET_GRACE_S = 15.0
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """Several torch processes with several threads each on few cores mostly wait for each other."""
-
-
-def trainer_name(policy: str) -> str:
-    """Returns the name of the process that trains a policy."""
-    return f"trainer-{policy}"
 
 
 class Programs:

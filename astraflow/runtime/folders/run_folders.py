@@ -57,6 +57,11 @@ class RunFacts:
     """Target of spans, `TO#SHARE` as in ASTRAFLOW_TRACES; empty for none."""
 
 
+def trainer_name(policy: str) -> str:
+    """Returns the name of the process that trains a policy, and of its folder."""
+    return f"trainer-{policy}"
+
+
 class RunFolder:
     """A run's folder, for readers. The process of the run writes there, and pages its launch and its metadata."""
 
@@ -98,6 +103,10 @@ class RunFolder:
     def is_active(self) -> bool:
         """Returns whether a process runs this run now."""
         return is_locked(self.path / LOCK)
+
+    def checkpoints(self, policy: str) -> Path:
+        """Returns the folder of a policy's checkpoints."""
+        return self.path / trainer_name(policy) / "checkpoints"
 
     def log(self, program: str) -> Path:
         """Returns the log path of one process."""

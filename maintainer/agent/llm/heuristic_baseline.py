@@ -267,7 +267,9 @@ def _escalate(conversation: ConversationView, signal: Mapping[str, Any]) -> Step
         return None
     limit_names = ", ".join(limits)
     return conversation.call(
-        "fleet_escalate", severity="warning", text=f"{signal['signal']} ({signal['value']:g}): {limit_names}"
+        "fleet_escalate",
+        severity="warning",
+        text=f"{signal['signal'].replace('_', ' ')} ({signal['value']:g}): {limit_names}",
     )
 
 

@@ -56,6 +56,11 @@ def test_the_short_form_has_environment_pools_bounds_and_budget(here: str) -> No
     assert (budget.kind, budget.value, budget.is_optional) == ("number", None, True)
 
 
+def test_a_form_names_the_policies_that_are_trained() -> None:
+    assert recipe_form("smoke/two_policies").trained == ("solver", "verifier")
+    assert recipe_form("smoke/two_policies", ["policies.verifier.is_trained=false"]).trained == ("solver",)
+
+
 def test_a_recipe_without_a_fleet_has_no_fleet_fields() -> None:
     form = recipe_form("smoke")
     assert not form.has_fleet

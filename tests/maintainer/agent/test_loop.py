@@ -420,7 +420,7 @@ async def test_a_limit_is_escalated_once(tmp_path: Path) -> None:
         )
         await here.pass_time(590.0, step_s=10.0)
         [escalation] = await here.journal("escalate")
-        assert render_summary(escalation).split(": ") == ["limit_reached (1)", "quota"]
+        assert render_summary(escalation).split(": ") == ["limit reached (1)", "quota"]
         assert escalation.severity is Severity.WARNING
 
 

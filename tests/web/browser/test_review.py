@@ -1,7 +1,27 @@
 """The twenty problems of the review of 2026-11-28, in a real browser; their numbers are in the names of the tests.
 
-Those with a module of their own: 3 (first screen) in tests/web/overview, 7 in test_runs_browser, 9 in
-test_charts_browser, 14 in test_launch_browser, 19 (terminal) in tests/cli.
+| problem | test | more of it |
+|---|---|---|
+| 1 runs of the past | test_01 | tests/client/test_local_runs.py, tests/web/live |
+| 2 headline after a fault | test_02 | tests/web/components |
+| 3 learning on the first screen | test_03 | tests/web/overview/test_learning.py |
+| 4 verdicts that contradict | test_04 | tests/contract/reports |
+| 5 rollouts of the past | test_05 | tests/dataflow |
+| 6 a filter changes the summary | test_06 | tests/web/trajectories |
+| 7 covered buttons | test_07 | test_runs_browser.py |
+| 8 configuration, title, tags | test_08 | tests/web/runs |
+| 9 zoom, logarithm, smoothing | test_09 | test_charts_browser.py |
+| 10 every step | test_10 | tests/web/history |
+| 11 gaps without a reason | test_11 | tests/web/overview/test_overview.py |
+| 12 lost nodes first | test_12 | tests/web/nodes |
+| 13 first page without a run | test_13 | tests/web/live |
+| 14 launch form | test_launch_browser.py | tests/web/launches |
+| 15 palette | test_15 | test_frame.py |
+| 16 titles and their charts | test_16 | tests/web/components |
+| 17 words | test_17 | tests/test_glossary.py |
+| 18 maintainer's model | test_18 | tests/web/maintainer |
+| 19 terminal | tests/cli/test_output.py | tests/cli |
+| 20 layout | test_20 | test_phone.py |
 """
 
 import json
@@ -23,6 +43,7 @@ from tests.fakes.fleet import running_fleet
 from tests.fakes.recorded_run import fill, recorded_archive, run_folder
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, running_web
+from tests.web.browser.test_runs_browser import COVERED
 from tests.web.launches.test_launching import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
@@ -44,10 +65,12 @@ GAPS = """async (source) => {
     const { gapsOf } = await import(source.replace("main.js", "plotgaps.js"));
     const annotations = [[1, 3, "loss", "Node lost: n9.", ""], [2, 400, "evaluation", "Round 3.", ""]];
     const table = { kinds: { time: "at" }, columns: { at: [0, 10, 500, 510, 520, 530] }, annotations };
-    const [xs, values] = [[0, 10, 255, 500, 510, 520, 530], [[1, 2, null, 3, 4, null, 5]]];
-    return gapsOf({ xs, values, kind: "time", table }, "not measured");
+    const xs = [0, 10, 255, 500, 510, 520, 530];
+    const values = [[1, 2, null, 3, 4, null, 5], [1, 2, null, 3, 4, 5, 6]];
+    const lines = [{ value: "demand" }, { value: "ready" }];
+    return gapsOf({ xs, values, lines, kind: "time", table }, { reason: "not measured", reasonOf: "demand" });
 }"""
-"""Script that returns the gaps of a line: one without reports after a lost node, one of a row without a value."""
+"""Script that returns the gaps of a line: one without reports after a lost node, one of a row without its value."""
 
 
 @dataclass(kw_only=True)
@@ -134,6 +157,15 @@ async def test_02_the_headline_follows_the_nodes_that_are_ready_now(review: Revi
     await expect(nodes).to_contain_text(re.compile("3 of . ready"))
 
 
+async def test_03_the_first_screen_of_a_run_shows_its_reward(review: Review) -> None:
+    page = await review.go("/runs/1")
+    chart = page.locator("figure", has_text="Reward of rollouts").first.locator("canvas")
+    await expect(chart).to_be_visible()
+    box = await chart.bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= LAPTOP["height"]
+
+
 async def test_04_one_diagnosis_has_a_verdict_and_ratios_are_those_of_the_printed_numbers(review: Review) -> None:
     page = await review.go("/")
     await expect(page.locator(".diagnosis-headline")).to_have_count(1)
@@ -158,6 +190,13 @@ async def test_06_a_filter_does_not_change_the_summary_of_a_group(review: Review
     assert "of which shown" in await page.locator(".group-score").inner_text()
 
 
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+async def test_07_the_buttons_of_a_run_are_not_covered(review: Review, width: int) -> None:
+    page = await review.go("/runs/1", size={"width": width, "height": 900})
+    await expect(page.get_by_role("link", name="Configuration")).to_be_visible()
+    assert await page.evaluate(COVERED) == []
+
+
 async def test_08_a_run_has_a_title_tags_and_its_configuration(review: Review) -> None:
     page = await review.go("/runs/1/metadata")
     await page.get_by_label("Title").fill("the ended one")
@@ -167,6 +206,20 @@ async def test_08_a_run_has_a_title_tags_and_its_configuration(review: Review) -
     await expect(page.locator("#run-1")).to_contain_text("the ended one")
     await review.go("/runs/1/configuration")
     await expect(page.locator("main")).to_contain_text("recipe")
+
+
+async def test_09_a_chart_is_zoomed_and_has_a_logarithmic_axis_and_smoothing(review: Review) -> None:
+    page = await review.go("/runs/1/charts/entropy")
+    box = await page.locator(".u-over").bounding_box()
+    assert box is not None
+    await page.mouse.move(box["x"] + 0.25 * box["width"], box["y"] + 40)
+    await page.mouse.down()
+    await page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 60, steps=4)
+    await page.mouse.up()
+    await expect(page.get_by_role("button", name="Reset zoom")).to_be_visible()
+    await page.get_by_role("button", name="Log scale").click()
+    await page.locator("[data-smooth]").fill("0.9")
+    await expect(page).to_have_url(re.compile("(?=.*from=)(?=.*log=1)(?=.*smooth=0.9)"))
 
 
 async def test_10_the_file_of_training_has_every_step(review: Review) -> None:
@@ -189,8 +242,8 @@ async def test_11_a_gap_of_a_chart_has_its_reason_in_it_and_in_its_reading(revie
     await until(is_drawn, what="the reason in the gap")
     gaps = await page.evaluate(GAPS, await page.locator("script[type=module][src*='main.js']").get_attribute("src"))
     assert gaps == [
-        {"from": 10, "to": 500, "text": "No report \u00b7 Node lost"},
-        {"from": 510, "to": 530, "text": "not measured"},
+        {"rows": [2, 2], "from": 10, "to": 500, "text": "No report \u00b7 Node lost", "isPart": False},
+        {"rows": [5, 5], "from": 510, "to": 530, "text": "not measured", "isPart": True},
     ]
     box = await over.bounding_box()
     assert box is not None

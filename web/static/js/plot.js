@@ -138,7 +138,7 @@ export function plot(figure) {
       if (reading) reading.textContent = "";
       return;
     }
-    const gap = shown.values.every((column) => (column[place] ?? null) === null) && gapsOf(shown, current.reason).find(({ from, to }) => from <= shown.xs[place] && shown.xs[place] <= to);
+    const gap = gapsOf(shown, current).find(({ rows: [first, last] }) => first <= place && place <= last);
     reading.textContent = [xText(shown, place), gap ? gap.text : "", textOfMarks(u, shown, place)].filter(Boolean).join(" · ");
     const half = reading.offsetWidth / 2;
     const x = host.offsetLeft + u.over.offsetLeft + u.valToPos(shown.xs[place], "x");
@@ -163,7 +163,7 @@ export function plot(figure) {
       bands: bandsOf(),
       hooks: {
         drawClear: [() => isStrips && drawStrips()],
-        draw: [() => drawLimit(ink), () => current.isBare || drawMarks(figure, u, shown), () => current.isBare || isStrips || drawGaps(u, shown, current.reason, ink)],
+        draw: [() => drawLimit(ink), () => current.isBare || drawMarks(figure, u, shown), () => current.isBare || isStrips || drawGaps(u, shown, current, [ink, colour(figure, "--surface")])],
         setSelect: [(self) => self.select.width > 4 && (handle.zoom(self.posToVal(self.select.left, "x"), self.posToVal(self.select.left + self.select.width, "x")), self.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false))],
       },
     };

@@ -21,10 +21,12 @@ export function download(figure, u) {
   context.fillText(textOf(figure, ".chart-label"), MARGIN, MARGIN + LINE);
   let x = MARGIN;
   for (const entry of entries) {
-    const swatch = entry.querySelector(".swatch") ?? entry;
-    context.fillStyle = getComputedStyle(swatch).color;
-    context.fillRect(x, MARGIN + 2 * LINE + 4, 12, 4);
-    context.fillStyle = style.color;
+    const swatch = getComputedStyle(entry.querySelector(".swatch") ?? entry);
+    const isArea = entry.querySelector("[data-band]");
+    context.strokeStyle = isArea ? swatch.backgroundColor : swatch.color;
+    context.lineWidth = isArea ? 10 : 2;
+    context.setLineDash(swatch.getPropertyValue("--dash").split(" ").filter(Boolean).map(Number));
+    context.stroke(new Path2D(`M${x} ${MARGIN + 2 * LINE + 6}h14`));
     const text = entry.innerText.replace(/\s+/g, " ").trim();
     context.fillText(text, x + 18, MARGIN + 2 * LINE);
     x += 18 + context.measureText(text).width + MARGIN;
