@@ -19,6 +19,7 @@ from maintainer.agent.config import MaintainerConfig
 from maintainer.agent.prompt import PROMPT_HASH, SPECS, SYSTEM, TOOLS_HASH
 from maintainer.agent.service import open_maintainer, serve
 from maintainer.agent.transcript.replay import replay_transcript
+from maintainer.evals.cases import REHEARSAL, REHEARSAL_SEEDS
 from maintainer.mcp.oncall import command, settings
 
 TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the variable's name, not a secret)
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "claude":
                 print({"settings": settings, "command": command}[options.what](), end="")  # noqa: T201 (the command's output)
                 return 0
-            case "eval":
+            case "eval" | "rehearse":
                 return _evaluate(options)
             case _:
                 return _run(options)
@@ -175,7 +176,13 @@ def _mcp(options: argparse.Namespace) -> int:
         print(f"token in {token_source}", file=sys.stderr)  # noqa: T201 (for the person who sets up a client)
 
     opened = (
-        open_runs_server(options.web, _token(WEB_TOKEN), directory=options.directory, is_read_only=options.read_only)
+        open_runs_server(
+            options.web,
+            _token(WEB_TOKEN),
+            directory=options.directory,
+            is_read_only=options.read_only,
+            shows_texts=options.show_texts,
+        )
         if options.web
         else open_mcp_server(
             dataflow=options.dataflow,
@@ -240,6 +247,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--show-names", action="store_true", help="show pools, types and regions by name instead of tokens"
     )
+    command.add_argument(
+        "--show-texts", action="store_true", help="with --web: show prompts, answers, logs, notes and names of runs"
+    )
     command.add_argument("--name", default="mcp", help="name of the agent in the journal")
     command.add_argument("--tls-certificate", type=Path, help="serve HTTPS with this certificate (PEM)")
     command.add_argument("--tls-key", type=Path, help="the certificate's key (PEM)")
@@ -254,6 +264,10 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = commands.add_parser("eval", help="score a model, or the scripted characters, against the rule")
     evaluate.add_argument("--config", type=Path, help="TOML file with a [model]; default: the scripted characters")
     _add_evaluation_arguments(evaluate)
+    rehearse = commands.add_parser("rehearse", help="score a model on a few cases, within a budget")
+    rehearse.add_argument("--config", type=Path, help="TOML file with a [model]")
+    _add_evaluation_arguments(rehearse)
+    rehearse.set_defaults(case=list(REHEARSAL), seeds=REHEARSAL_SEEDS, fuzz_cases=0, usd_max=1.0)
     replay = commands.add_parser("replay", help="judge the plans of a transcript with today's guard")
     replay.add_argument("file", type=Path)
     return parser

@@ -99,7 +99,7 @@ class EvaluateRequest(RequestBody):
     "/comparison",
     response_model=RunComparisonResponse,
     responses=error_responses(404),
-    openapi_extra=as_tool("run_compare"),
+    openapi_extra=as_tool("run_compare", names=("name",)),
 )
 @needs(Permission.READ)
 async def comparison(
@@ -133,7 +133,11 @@ async def comparison(
     }
 
 
-@router.get("/runs/{run_id}/evaluations", response_model=EvaluationRoundList, openapi_extra=as_tool("run_evaluations"))
+@router.get(
+    "/runs/{run_id}/evaluations",
+    response_model=EvaluationRoundList,
+    openapi_extra=as_tool("run_evaluations", texts=("reason", "actor")),
+)
 @needs(Permission.READ)
 async def evaluations(
     shown: ShownRunDep,

@@ -43,6 +43,9 @@ from web.security.roles import Permission, ResourceKind, needs
 
 router = ApiRouter(tags=["launches"])
 
+_OF_LAUNCH: dict[str, Any] = {"texts": ("reason", "actor", "folder", "final_message"), "names": ("name",)}
+"""Fields of a run of this machine that people and programs write."""
+
 RunName = Annotated[
     str,
     Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", description="Name of the run.", examples=["smoke-20260101"]),
@@ -75,7 +78,7 @@ async def recipes(launches: LaunchesDep) -> tuple[RecipeCard, ...]:
     status_code=201,
     response_model=LaunchResponse,
     responses=error_responses(404),
-    openapi_extra=as_tool("run_start"),
+    openapi_extra=as_tool("run_start", **_OF_LAUNCH),
 )
 @needs(Permission.OPERATE)
 async def launch(
@@ -126,7 +129,7 @@ async def get_launch(launches: LaunchesDep, name: RunName) -> dict[str, Any]:
     "/launches/{name}/stop",
     status_code=202,
     response_model=LaunchResponse,
-    openapi_extra=as_tool("run_stop", is_destructive=True),
+    openapi_extra=as_tool("run_stop", is_destructive=True, **_OF_LAUNCH),
 )
 @needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
 async def stop(
@@ -141,7 +144,7 @@ async def stop(
     "/launches/{name}/resume",
     status_code=202,
     response_model=LaunchResponse,
-    openapi_extra=as_tool("run_resume"),
+    openapi_extra=as_tool("run_resume", **_OF_LAUNCH),
 )
 @needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
 async def resume(
@@ -152,7 +155,7 @@ async def resume(
     return _to_response(await launches.launcher.launch(name))
 
 
-@router.get("/launches/{name}/log", response_model=LogResponse, openapi_extra=as_tool("run_log"))
+@router.get("/launches/{name}/log", response_model=LogResponse, openapi_extra=as_tool("run_log", texts=("text",)))
 @needs(Permission.READ)
 async def log(
     launches: LaunchesDep,

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from astraflow.contract.errors import Conflict
 from web.launcher.launcher import LaunchOrder
 from web.launcher.options import LaunchOptions, with_join_address
-from web.launches.launch_plans import check_plan
+from web.launches.launch_plans import check_agent_limit, check_plan
 from web.launches.views import LaunchChoice
 from web.requests.commands import Commands, LaunchReply
 from web.requests.run_lookup import Launches
@@ -25,13 +25,14 @@ async def launch(
     change.
     """
     choice.check()
-    await check_plan(launches, commands, choice, plan=plan, key=key)
+    check_plan(commands, choice, plan=plan)
     source, overrides, options = choice.source, choice.overrides, choice.options
     after = {"set": " ".join(overrides)} if overrides else {}
     command = AuditedCommand(action="run.launch", target=source.location, after=after, reason=reason)
     request = ["launch", source.location, *options.arguments(), *overrides]
 
     async def start() -> str:
+        await check_agent_limit(launches, commands)
         order = LaunchOrder(
             recipe=source.recipe or source.launch.recipe,
             source=source.name,

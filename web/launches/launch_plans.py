@@ -21,7 +21,7 @@ def plan_of(choice: LaunchChoice) -> str:
     return hashlib.blake2b(f"{choice.command}\n{choice.form.toml}".encode(), digest_size=16).hexdigest()
 
 
-async def check_plan(launches: Launches, commands: Commands, choice: LaunchChoice, *, plan: str, key: str) -> None:
+def check_plan(commands: Commands, choice: LaunchChoice, *, plan: str) -> None:
     """Checks that a launch is the planned one. Raises: Conflict when it differs, NotPermitted for an agent that may not
     start it."""
     if plan and plan != plan_of(choice):
@@ -42,8 +42,14 @@ async def check_plan(launches: Launches, commands: Commands, choice: LaunchChoic
             "cannot launch the run: a program of the role agent needs a time limit; preview it with `limit_s`",
             code="launch.limit_missing",
         )
-    if await launches.launcher.launch_with_key(commands.own_key(key)) is not None:
-        return  # a repeated request starts nothing
+
+
+async def check_agent_limit(launches: Launches, commands: Commands) -> None:
+    """Checks that a program of the role agent may start one more run. Called under the lock of launches, so that two
+    launches at a time are counted one after the other. Raises: NotPermitted."""
+    viewer = commands.viewer
+    if viewer.effective_role(viewer.at) is not Role.AGENT:
+        return
     own = [run for run in await launches.launcher.launches() if run.launch.actor == viewer.name]
     working = [run.name for run in own if run.state is not LocalRunState.ENDED]
     if len(working) >= MAX_AGENT_RUNS:

@@ -25,7 +25,9 @@ class FaultList(ItemList[FaultResponse]):
     steps: int = Field(description="Training steps of all policies in the report that was examined. Count.")
 
 
-@router.get("/runs/{run_id}/faults", response_model=FaultList, openapi_extra=as_tool("run_explain"))
+@router.get(
+    "/runs/{run_id}/faults", response_model=FaultList, openapi_extra=as_tool("run_explain", texts=("evidence",))
+)
 @needs(Permission.READ)
 async def faults(shown: ShownRunDep) -> dict[str, Any]:
     """Explains what is wrong with how a run learns: the faults that the run doctor finds, in its newest report.

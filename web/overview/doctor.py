@@ -1,6 +1,6 @@
 """Run doctor: faults of learning in the report, with their evidence, threshold and remedy."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from astraflow.contract.ids import PolicyId
@@ -31,6 +31,8 @@ class FaultView:
     """Value at which it becomes a fault, with the reason for that value."""
     remedy: str
     """The setting or command that mends it."""
+    numbers: Mapping[str, float]
+    """The measured values, by name."""
     step: int
     """Step at which it was found first."""
 
@@ -70,6 +72,7 @@ def fault_views(faults: Sequence[Record], policy: PolicyId) -> list[FaultView]:
             evidence=_text(known[record.cause].evidence, record),
             threshold=_text(known[record.cause].threshold, record),
             remedy=_text(known[record.cause].remedy, record),
+            numbers={name: value for name, value in record.values.items() if isinstance(value, int | float)},
             step=int(record.values.get("step", 0)),
         )
         for record in faults

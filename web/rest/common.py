@@ -50,12 +50,29 @@ def error_responses(*more: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def as_tool(name: str, *, changes_nothing: bool = False, is_destructive: bool = False) -> dict[str, Any]:
+def as_tool(
+    name: str,
+    *,
+    changes_nothing: bool = False,
+    is_destructive: bool = False,
+    texts: Sequence[str] = (),
+    names: Sequence[str] = (),
+) -> dict[str, Any]:
     """Offers a route to agents as a tool of MCP, with the schemas of the API's document (`x-tool`).
 
     changes_nothing: for a route that is read with a body. is_destructive: the change cannot be taken back.
+    texts, names: fields of the answer that hold texts of people, policies, environments and programs, and
+    names of runs, which an agent gets redacted.
     """
-    return {"x-tool": {"name": name, "changes_nothing": changes_nothing, "is_destructive": is_destructive}}
+    return {
+        "x-tool": {
+            "name": name,
+            "changes_nothing": changes_nothing,
+            "is_destructive": is_destructive,
+            "texts": list(texts),
+            "names": list(names),
+        }
+    }
 
 
 class ApiRouter(APIRouter):

@@ -30,6 +30,9 @@ from web.security.roles import Permission, ResourceKind, needs
 
 router = ApiRouter(tags=["runs"])
 
+RUN_TEXTS = ("title", "note", "tags", "group")
+"""Fields of a run that people write."""
+
 
 @fields_of(RunMetadata)
 class MetadataResponse(ResponseModel):
@@ -89,7 +92,7 @@ class RunList(NumberedPage[RunResponse]):
     """Page of runs, newest first."""
 
 
-@router.get("/runs", response_model=RunList, openapi_extra=as_tool("run_list"))
+@router.get("/runs", response_model=RunList, openapi_extra=as_tool("run_list", texts=RUN_TEXTS, names=("name",)))
 @needs(Permission.READ)
 async def runs(index: RunIndexDep, database: DatabaseDep, page: PageNumber = 1, limit: Limit = 100) -> dict[str, Any]:
     """Lists all runs, newest first."""
@@ -118,7 +121,11 @@ async def get_run(
     return RunDetail.values_of(record, is_live=index.is_live(record.id), metadata=metadata, report=_report(record))
 
 
-@router.get("/runs/{run_id}/summary", response_model=RunSummaryResponse, openapi_extra=as_tool("run_read"))
+@router.get(
+    "/runs/{run_id}/summary",
+    response_model=RunSummaryResponse,
+    openapi_extra=as_tool("run_read", texts=RUN_TEXTS, names=("name",)),
+)
 @needs(Permission.READ)
 async def get_summary(shown: ShownRunDep) -> dict[str, Any]:
     """Returns a run with the latest figures of its policies: steps, version, reward, waiting, metrics."""

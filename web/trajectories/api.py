@@ -22,6 +22,17 @@ from web.trajectories.queries import RunSamples, find_sample, members_of_group, 
 
 router = ApiRouter(tags=["runs"])
 
+ROLLOUT_TEXTS = (
+    "prompt_text",
+    "completion_text",
+    "reference_text",
+    "prompt_fields",
+    "failure_message",
+    "labels",
+    "task",
+)
+"""Fields of a rollout that data sets, policies and environments write."""
+
 MAX_TRAJECTORIES = 200
 
 WholeNumber = Annotated[int | None, Query(ge=0, le=MAX_EXACT_INTEGER)]
@@ -63,7 +74,11 @@ class RewardHistogramResponse(ResponseModel):
     """Histogram of rewards."""
 
 
-@router.get("/runs/{run_id}/trajectories", response_model=TrajectoryList, openapi_extra=as_tool("run_rollouts"))
+@router.get(
+    "/runs/{run_id}/trajectories",
+    response_model=TrajectoryList,
+    openapi_extra=as_tool("run_rollouts", texts=ROLLOUT_TEXTS),
+)
 @needs(Permission.READ)
 async def trajectories(
     shown: ShownRunDep,

@@ -124,7 +124,7 @@ def evaluate(
     is_simulated: Annotated[
         bool, typer.Option("--simulated", help="Mark the results as results of a simulated model.")
     ] = False,
-    case: Annotated[list[str], typer.Option(help="Name of a case; default: all 24.")] = [],  # noqa: B006 (typer copies it)
+    case: Annotated[list[str], typer.Option(help="Name of a case; default: all 31.")] = [],  # noqa: B006 (typer copies it)
     seeds: Annotated[int | None, typer.Option(help="Number of held-out seeds; default: all.")] = None,
     is_tuning: Annotated[
         bool, typer.Option("--tuning", help="Use the tuning seeds instead of the held-out seeds.")
@@ -161,6 +161,32 @@ def evaluate(
         "tuning": is_tuning,
     }
     run_maintainer("eval", options=options)
+
+
+@maintainer.command(name="rehearse")
+def evaluate_briefly(
+    config: Annotated[Path | None, typer.Argument(help="TOML file with a [model]; default: --model.")] = None,
+    model: Annotated[str, typer.Option(help="Name of a model behind the Messages API, instead of a file.")] = "",
+    kind: Annotated[str, typer.Option(help="API of --model: messages_api or chat_completions.")] = "messages_api",
+    base_url: Annotated[str, typer.Option(help="Base URL of the service of --model.")] = "",
+    prices: Annotated[
+        str, typer.Option(metavar="IN,OUT", help="Prices of --model: US dollars per million tokens.")
+    ] = "",
+    usd_max: Annotated[float, typer.Option(min=0.01, help="US dollars that it spends at most.")] = 1.0,
+    output: Annotated[Path, typer.Option(help="JSON file; Markdown tables are written next to it.")] = Path(
+        "rehearsal.json"
+    ),
+) -> None:
+    """Try a model with your key on seven short cases of the fleet and of learning, and print scores and cost."""
+    from astraflow.cli.services.control_processes import run_maintainer
+
+    if config is None and not model:
+        raise InvalidInput(
+            "cannot rehearse: no model is named; give a file with a [model], or --model and --prices",
+            code="cli.missing_model",
+        )
+    options = {"config": config, "model": model, "kind": kind, "base-url": base_url, "prices": prices}
+    run_maintainer("rehearse", options=options | {"usd-max": usd_max, "output": output})
 
 
 @maintainer.command()
@@ -307,6 +333,10 @@ def mcp(
     shows_names: Annotated[
         bool, typer.Option("--show-names", help="Show names of pools, types and regions instead of tokens.")
     ] = False,
+    shows_texts: Annotated[
+        bool,
+        typer.Option("--show-texts", help="With --web: show prompts, answers, logs, notes and names of runs."),
+    ] = False,
     name: Annotated[str, typer.Option(help="Name of the agent in the audit log.")] = "mcp",
     directory: Annotated[
         Path | None,
@@ -348,6 +378,7 @@ def mcp(
         "read-only": is_read_only,
         "no-destructive": is_non_destructive,
         "show-names": shows_names,
+        "show-texts": shows_texts,
         "tls-certificate": tls_certificate,
         "tls-key": tls_key,
         "behind-proxy": behind_proxy,

@@ -12,8 +12,8 @@ from pathlib import Path
 from astraflow.contract.errors import InvalidInput
 
 KEY_BYTES = 16
-_TOKEN = re.compile(r"\b(?:pool|node|provider|type|region)-[0-9a-f]{8,16}\b")
-_SINGLE_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,47}")
+_TOKEN = re.compile(r"\b(?:pool|node|provider|type|region|run|flow|policy)-[0-9a-f]{8,16}\b")
+SINGLE_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,47}")
 """Names that may be shown: a single word, never a sentence."""
 
 
@@ -29,7 +29,8 @@ class Names:
         self._tokens: dict[tuple[str, str], str] = {}
 
     def token(self, kind: str, name: str) -> str:
-        """Token for a name; empty for an empty name. kind: pool, node, provider, type, region."""
+        """Token for a name; empty for an empty name. kind: pool, node, provider, type, region, run, flow,
+        policy."""
         if not name:
             return ""
         issued = self._tokens.get((kind, name))
@@ -55,7 +56,7 @@ class Names:
         return hashlib.blake2b(text.encode(), key=self._key, digest_size=4).hexdigest()
 
     def _token_for(self, kind: str, name: str) -> str:
-        token = name if self._shows_names and kind != "node" and _SINGLE_WORD.fullmatch(name) else ""
+        token = name if self._shows_names and kind != "node" and SINGLE_WORD.fullmatch(name) else ""
         digest = hashlib.blake2b(f"{kind} {name}".encode(), key=self._key, digest_size=8).hexdigest()
         for length in (8, 12, 16):
             token = token or f"{kind}-{digest[:length]}"
