@@ -15,6 +15,7 @@ datasets: Registry[Dataset] = Registry(
         "huggingface": "astraflow.datasets.files.huggingface",
         "jsonl": "astraflow.datasets.files.jsonl",
         "letters": "astraflow.datasets.generated.letters",
+        "maintainer": "maintainer.training.boards",
         "math": "astraflow.datasets.published.math",
         "mixture": "astraflow.datasets.mixture",
         "parquet": "astraflow.datasets.files.parquet",

@@ -9,6 +9,7 @@ environments: Registry[EnvironmentFactory] = Registry(
     built_in={
         "alfworld": "astraflow.environments.alfworld",
         "http": "astraflow.environments.adapters.http",
+        "maintainer": "maintainer.training.environment",
         "process": "astraflow.environments.adapters.process",
         "scienceworld": "astraflow.environments.scienceworld",
         "terminal": "astraflow.environments.terminal.environment",
