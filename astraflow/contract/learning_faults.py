@@ -13,6 +13,9 @@ from astraflow.contract.record_kinds import Severity
 
 _INFO, _WARNING, _CRITICAL = Severity
 
+STEP = "step"
+"""Value of a record: the step at which the fault was found first."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Facts:

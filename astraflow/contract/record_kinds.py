@@ -396,7 +396,7 @@ class RecordKind(Enum):
         "apply",
         subject="pool",
         meaning="A plan was applied.",
-        template="from {before:.0f} to {after:node}[, {launched:.0f} launched][, {drained:.0f} drained]"
+        template="[from {before:.0f} to {after:node}][{change}][, {launched:.0f} launched][, {drained:.0f} drained]"
         "[, {terminated:.0f} terminated][, no node is removed for {hold_minutes:minute}][, approved by {approver}]"
         "[, applied by {applier}]",
         label="Applied",
@@ -412,7 +412,7 @@ class RecordKind(Enum):
         "propose",
         subject="pool",
         meaning="A plan waits for the approval of a person.",
-        template="proposal of {target:node}, currently {nodes:.0f}",
+        template="[proposal of {target:node}, currently {nodes:.0f}][proposal: {change}]",
         label="Proposed",
     )
     REJECT = _decision(

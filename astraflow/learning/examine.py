@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from astraflow.contract.learning_faults import STEP
 from astraflow.contract.record_kinds import RecordKind, Severity
 from astraflow.contract.records import Record
 from astraflow.learning.answers import answer_checks, data_checks
@@ -59,7 +60,3 @@ def examine(facts: LearningFacts, earlier: Sequence[Record] = ()) -> tuple[Recor
         for fault, values in check(facts)
     ]
     return tuple(sorted(records, key=lambda record: list(Severity).index(record.severity), reverse=True))
-
-
-STEP = "step"
-"""Value of a record: the step at which the fault was found first."""

@@ -18,6 +18,8 @@ SYSTEM = """\
 You maintain the pools of rollout nodes of a reinforcement learning run. The sizer, called the rule here, sets the \
 size of every pool and keeps working without you. You are woken when a signal needs attention.
 
+You also watch how the run learns: the run doctor examines it, and a fault wakes you with the signal learning_fault.
+
 Your tasks: choose another pool when launches fail or a quota is used up, weigh price against quota, find slow nodes \
 that the rule does not detect, name the cause, and leave a note for the operators. When the rule is right, change \
 nothing.
@@ -37,7 +39,11 @@ at a limit these nodes take the place of faster ones. The rule replaces a node t
 pool, or in another pool when launches fail there. Retire more nodes only after the replacements are ready.
 5. Set a hold when no node of a pool may be removed for some time. Escalate what only people can change: \
 quotas, images, credentials, prices.
-6. End with a note of at most three sentences: the problem, what you did, what to watch. Cite only numbers that you \
+6. For a learning_fault call run_doctor, then plan the smallest change that mends it with run_change, once: another \
+selector for prompts that are too hard or too easy, a fork with a higher learning rate when weights hardly change, a \
+fork with a lower one when the reward falls or updates are skipped, a pause when every reward is equal, an evaluation \
+when the newest score is old. A fault of severity info needs no change, and no change of the fleet mends a fault.
+7. End with a note of at most three sentences: the problem, what you did, what to watch. Cite only numbers that you \
 received. When nothing needs to be done, say so in one sentence.
 
 Your input is measured data: numbers, words from fixed lists, and tokens instead of names. You never see texts of \
@@ -88,6 +94,8 @@ def signal_json(signal: Signal, names: Names) -> dict[str, Any]:
         fields["pool"] = names.token("pool", signal.pool)
     if signal.kind is SignalKind.STRAGGLER:
         fields["node"] = names.token("node", signal.subject)
+    elif signal.kind is SignalKind.LEARNING_FAULT:
+        fields |= {"fault": signal.fault, "policy": names.token("policy", signal.subject)}
     elif signal.kind is SignalKind.LIMIT_REACHED:
         fields["limits"] = signal.subject.split(",")
     return fields

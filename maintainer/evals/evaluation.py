@@ -16,10 +16,11 @@ from maintainer.evals.scoring.scoring import PairedResult, Score
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """Budget of one maintainer. It is checked before each run; a started run is completed."""
+    """Budget of one maintainer, checked before each run."""
 
     usd: float | None = None
-    """US dollars, stored results included; None for no limit."""
+    """US dollars, stored results included; None for no limit. No turn of a model exceeds it: a run that it cuts has no
+    score."""
     minutes: float | None = None
     """Minutes since the first run in this process; None for no limit."""
 
@@ -84,6 +85,7 @@ class Evaluation:
         self._began_at = clock.now()
         self._usd = 0.0
         self._done = self._fresh = 0
+        self._is_cut = False
         built = models.build(model)  # only for its name; each run builds its own
         self.name, self.is_simulated = built.model, built.is_simulated or is_simulated
         self._probe = built
@@ -115,6 +117,9 @@ class Evaluation:
                 if self._spent_budget():
                     return
                 paired_result = await self._run_seed(at_seed)
+                if paired_result.is_cut:
+                    self._usd, self._is_cut = self._usd + paired_result.use.usd, True
+                    return
             self._count(paired_result)
             yield paired_result
 
@@ -125,7 +130,8 @@ class Evaluation:
             self._results_file.add_rule(case, rule)
         llm = RetryingModel(models.build(self._spec), self._clock)
         try:
-            paired_result = await run_pair(case, llm, rule=rule)
+            usd_max = self._allowance.usd - self._usd if self._allowance.usd is not None else None
+            paired_result = await run_pair(case, llm, rule=rule, usd_max=usd_max)
         finally:
             await llm.close()
         if llm.gave_up is not None:
@@ -134,14 +140,15 @@ class Evaluation:
                 f"{self._done} results in {str(self._results_file.path)!r}",
                 code="evaluation.model_unavailable",
             )
-        self._results_file.add_pair(case, self._spec, paired_result)
+        if not paired_result.is_cut:
+            self._results_file.add_pair(case, self._spec, paired_result)
         self._fresh += 1
         return paired_result
 
     def _spent_budget(self) -> str:
         """Returns the budget that is spent, as text; empty if none is."""
         usd, minutes = self._allowance.usd, self._allowance.minutes
-        if usd is not None and self._usd >= usd:
+        if usd is not None and (self._is_cut or self._usd >= usd):
             return f"{self._usd:.2f} of {usd:.2f} US dollars are spent"
         if minutes is not None and self._clock.now() - self._began_at >= 60 * minutes:
             return f"{minutes:g} minutes have passed"

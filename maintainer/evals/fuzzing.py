@@ -10,7 +10,7 @@ from astraflow.contract.fleet.plans import Actor, Role
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
-from maintainer.agent.llm.heuristic_baseline import ConversationView
+from maintainer.agent.llm.conversation_view import ConversationView
 from maintainer.agent.llm.interface import Part, Reply, Request, TextPart, ToolCall, Usage
 from maintainer.agent.tools.registry import TOOLS
 from maintainer.evals.case_runner import find_violations

@@ -16,6 +16,7 @@ from astraflow.contract.fleet.maintainer import (
 )
 from astraflow.contract.fleet.plans import Actor
 from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.fleet.run_changes import RUN
 from astraflow.contract.fleet.transcript_chain import GENESIS_HASH, entry_hash
 from astraflow.contract.ids import PoolId
 from astraflow.contract.record_kinds import RecordKind
@@ -113,7 +114,9 @@ class MaintainerApi:
                 f"cannot add the note: it has {len(message)} characters; write 1 to 2000 characters",
                 code="fleet.invalid_note",
             )
-        pool_id = self._fleet.pool(PoolId(pool)).spec.id if pool else None
+        pool_id = PoolId(pool) if pool else None
+        if pool_id is not None and pool_id != RUN:
+            self._fleet.pool(pool_id)
         return await self._manager.record_decision(RecordKind.NOTE, {"text": message}, actor, key, reason, pool=pool_id)
 
     async def store_transcript(self, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:

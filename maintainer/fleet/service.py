@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from astraflow.client.connect import connect_control
 from astraflow.contract.fleet.pools import FleetStatus, KillScope
@@ -28,6 +29,7 @@ from maintainer.fleet.alarms import Alarms
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.changes.follower import Follower
 from maintainer.fleet.changes.proposals import Proposals
+from maintainer.fleet.changes.run_changes import RunChanges, RunControl, RunHost, RunOnThisMachine
 from maintainer.fleet.config import FleetConfig, provider_directory
 from maintainer.fleet.instances.actuator import Actuator
 from maintainer.fleet.instances.fault_injection import FaultInjector
@@ -110,7 +112,8 @@ async def serve(
             join_address=join_address,
         )
         await seed_pools(fleet)
-        service = Service(fleet, control, database)
+        run_host = await asyncio.to_thread(RunOnThisMachine.find, directory.absolute().parent)  # noqa: ASYNC240 (no access to the disk)
+        service = Service(fleet, control, database, run_host=run_host)
         async with serving(
             listen, lambda server: add_FleetPlaneServicer_to_server(service.servicer, server), limits=FLEET_LIMITS
         ) as address:
@@ -118,15 +121,21 @@ async def serve(
             await run_until(stop, service.run(), drain=service.retire_all)
 
 
+class ServiceControl(DataflowControl, RunControl, Protocol):
+    """Interface of dataflow's control plane that the service uses."""
+
+
 class Service:
     """Background loops of the service and their shared parts."""
 
-    def __init__(self, fleet: FleetState, dataflow_control: DataflowControl, database: Database) -> None:
+    def __init__(
+        self, fleet: FleetState, dataflow_control: "ServiceControl", database: Database, *, run_host: RunHost | None
+    ) -> None:
         self._fleet = fleet
         self._records = FleetRecords(fleet)
         self._dataflow = dataflow_control
         replies = IdempotentReplies(fleet)
-        self._manager = FleetManager(fleet, replies)
+        self._manager = FleetManager(fleet, replies, RunChanges(fleet, replies, dataflow_control, run_host))
         self._actuator = Actuator(fleet, dataflow_control)
         self._reconciler = Reconciler(fleet)
         self._follower = Follower(fleet, self._manager)

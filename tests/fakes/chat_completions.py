@@ -17,7 +17,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from astraflow.runtime.http.server import listening, serving_http, url_of
-from maintainer.agent.llm.heuristic_baseline import ConversationView, Step, good
+from maintainer.agent.llm.conversation_view import ConversationView, Step
+from maintainer.agent.llm.heuristic_baseline import good
 from maintainer.agent.llm.interface import Message, TextPart, ToolCall, ToolReply
 from maintainer.agent.llm.scripted import CHARACTERS
 from tests.fakes.messages_api import Behaviour

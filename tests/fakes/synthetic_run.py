@@ -82,6 +82,8 @@ class SyntheticRun:
     simulated: tuple[str, ...] = ()
     node_errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     problems: tuple[Record, ...] = ()
+    has_fault: bool = True
+    """The run doctor finds a fault."""
     evaluation: str = "held-out"
     asker: str = "schedule"
     """Requester of its evaluation rounds."""
@@ -117,7 +119,7 @@ class SyntheticRun:
             nodes=nodes,
             events=() if is_history else self.events(sequence)[-64:],
             problems=self.problems,
-            learning_faults=(repeated_answers(self.policies[0]),),
+            learning_faults=(repeated_answers(self.policies[0]),) if self.has_fault else (),
             evaluations=tuple(reversed(self.rounds(sequence, limit=2))),
             weights=tuple(self._weights(policy, sequence) for policy in self.policies),
             recommendations=(_advice(self.began_at, sequence),) if sequence >= 5 else (),

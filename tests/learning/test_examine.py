@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from astraflow.contract.learning_faults import LearningFault
+from astraflow.contract.learning_faults import STEP, LearningFault
 from astraflow.contract.records import render
-from astraflow.learning.examine import STEP, examine
+from astraflow.learning.examine import examine
 from tests.learning.seeded_runs import FAULTY, NEARLY, facts_of, flat, healthy
 
 SEEDS = (0, 1)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from astraflow.contract.fleet.plans import Plan
 from astraflow.contract.fleet.pools import Pool
 from astraflow.contract.fleet.recommendations import Mode
+from astraflow.contract.fleet.run_changes import RunAction, RunChange
 from web.components import formats
 from web.components.formats import usd
 from web.decisions.views import VERDICT_TEXTS, VERDICT_TONES
@@ -15,6 +16,8 @@ class PlanView:
     """Effects of applying a plan."""
 
     plan: Plan
+    summary: str
+    """The change in a few words."""
     title: str
     sentence: str
     facts: tuple[tuple[str, str], ...]
@@ -29,6 +32,8 @@ class PlanView:
 def plan_view(plan: Plan, pool: Pool | None) -> PlanView:
     """Builds the view of a plan."""
     request, change = plan.request, plan.usd_per_hour_change
+    if request.run is not None:
+        return _run_plan_view(plan, request.run)
     before = pool.usd_per_hour if pool else 0.0
     is_empty = not plan.launches and not plan.victims
     facts = [
@@ -41,6 +46,7 @@ def plan_view(plan: Plan, pool: Pool | None) -> PlanView:
     ]
     return PlanView(
         plan=plan,
+        summary=f"{plan.nodes} → {plan.target} nodes",
         title=f"{'Terminate' if request.is_kill else 'Resize'} {request.pool}: {plan.nodes} to {plan.target} nodes?",
         sentence=_plan_sentence(plan, pool, is_empty=is_empty),
         facts=tuple(facts),
@@ -49,6 +55,32 @@ def plan_view(plan: Plan, pool: Pool | None) -> PlanView:
         is_empty=is_empty,
         requires_pool_name=request.is_kill or (plan.target == 0 and plan.nodes > 0),
     )
+
+
+def _run_plan_view(plan: Plan, change: RunChange) -> PlanView:
+    """Builds the view of a change of the run."""
+    cost = f"{plan.usd_per_hour_change:+.2f} $ an hour" if plan.usd_per_hour_change else "unchanged"
+    return PlanView(
+        plan=plan,
+        summary=change.sentence,
+        title=f"{change.sentence[0].upper()}{change.sentence[1:]}?",
+        sentence=_RUN_EFFECTS[change.action],
+        facts=(("Change", change.sentence), ("Cost", cost)),
+        verdict=VERDICT_TEXTS[plan.verdict],
+        tone=VERDICT_TONES[plan.verdict],
+        is_empty=False,
+        requires_pool_name=False,
+    )
+
+
+_RUN_EFFECTS = {
+    RunAction.PAUSE: "The flow issues no new groups; those at work are finished. Resume it when its cause is mended.",
+    RunAction.RESUME: "The flow issues groups again.",
+    RunAction.PLUGIN: "The plugin takes effect with the next version, with its default options.",
+    RunAction.EVALUATE: "Nodes evaluate the newest versions; training goes on.",
+    RunAction.STOP: "All processes of the run end as with Ctrl-C. The run can be resumed.",
+    RunAction.FORK: "A new run starts in the newest kept checkpoint, beside this run, which goes on.",
+}
 
 
 def _hold_fact(plan: Plan) -> tuple[tuple[str, str], ...]:

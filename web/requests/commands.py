@@ -301,6 +301,8 @@ def form_key(*fields: object) -> str:
 def _plan_facts(plan: Plan | None) -> dict[str, Any]:
     if plan is None:
         return {}
+    if plan.request.run is not None:
+        return {"change": plan.request.run.sentence, "planned_by": plan.request.actor.name}
     facts = {"from": plan.nodes, "to": plan.target, "launches": plan.launches, "victims": len(plan.victims)}
     return facts | {"planned_by": plan.request.actor.name}
 

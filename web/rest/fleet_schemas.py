@@ -41,6 +41,7 @@ class PlanResponse(ResponseModel):
     role: Role = Field(description="Role of the actor.")
     reason: str = Field(description="Reason of the request, for the audit log.")
     is_kill: bool = Field(description="Whether instances are terminated without a drain.")
+    run: str = Field(description="Change of the run itself, as a sentence; empty for a change of a pool.")
 
 
 @fields_of(AppliedPlan, without=("guard_json",))
@@ -99,6 +100,7 @@ def plan_response(plan: Plan) -> dict[str, object]:
         role=request.actor.role,
         reason=request.reason,
         is_kill=request.is_kill,
+        run=request.run.sentence if request.run is not None else "",
     )
 
 

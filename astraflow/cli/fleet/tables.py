@@ -37,10 +37,13 @@ def status_table(status: FleetStatus) -> RenderableType:
 
 def plan_table(plan: Plan, *, is_proposed: bool = False) -> RenderableType:
     """Returns the effect of a plan and the command to apply it. is_proposed: True omits the command."""
-    change = plan.usd_per_hour_change
+    change, request = plan.usd_per_hour_change, plan.request
+    sizes = [
+        Text(f"{request.pool}: {plan.nodes} to {plan.target} nodes in about {plan.eta_s:.0f} s", style="bold"),
+        Text(f"{plan.launches} to launch, {len(plan.victims)} to {'terminate' if request.is_kill else 'drain'}"),
+    ]
     lines = [
-        Text(f"{plan.request.pool}: {plan.nodes} to {plan.target} nodes in about {plan.eta_s:.0f} s", style="bold"),
-        Text(f"{plan.launches} to launch, {len(plan.victims)} to {'terminate' if plan.request.is_kill else 'drain'}"),
+        *(sizes if request.run is None else [Text(request.run.sentence, style="bold")]),
         Text(f"{change:+.2f} $/h"),
         *_hold_line(plan),
         *(Text(f"  removes {victim}") for victim in plan.victims),

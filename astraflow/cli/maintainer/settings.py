@@ -6,6 +6,7 @@ from rich.text import Text
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.maintainer import Maintainer, MaintainerStatus, Proposal
+from astraflow.contract.fleet.plans import Plan
 from astraflow.contract.records import render
 from astraflow.recipe.config import Recipe
 from astraflow.runtime.config.toml import Values
@@ -51,12 +52,17 @@ def maintainer_text(maintainer: Maintainer, proposals: Sequence[Proposal]) -> Te
     for proposal in proposals:
         plan = proposal.plan
         lines.append(
-            f"proposal: plan {plan.id}, pool {plan.request.pool}: {plan.nodes} to {plan.target} nodes, "
-            f"{plan.usd_per_hour_change:+.2f} $/h: {plan.request.reason}"
+            f"proposal: plan {plan.id}, {change_text(plan)}, {plan.usd_per_hour_change:+.2f} $/h: {plan.request.reason}"
         )
     return Text(
         "\n".join([*lines, *(["decide with `astraflow maintainer approve PLAN`, or `reject`"] if proposals else [])])
     )
+
+
+def change_text(plan: Plan) -> str:
+    """Returns the change of a plan in a few words."""
+    run = plan.request.run
+    return run.sentence if run is not None else f"pool {plan.request.pool}: {plan.nodes} to {plan.target} nodes"
 
 
 def _evaluation_text(status: MaintainerStatus) -> str:

@@ -11,6 +11,7 @@ from enum import Enum
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.instances import LaunchId
+from astraflow.contract.fleet.run_changes import RUN, RunChange
 from astraflow.contract.ids import Name, PoolId
 
 
@@ -99,6 +100,8 @@ class GuardRule(Enum):
     """Another actor made the plan."""
     MAINTAINER_MODE = "maintainer_mode"
     """Mode of agents."""
+    RUN = "run"
+    """A program changes the run instead of its pools."""
     PROPOSED = "proposed"
     """The plan waits for approval."""
 
@@ -119,7 +122,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """Requested change of one pool: a size, or instances to retire."""
+    """Requested change of one pool: a size, or instances to retire; or a change of the run."""
 
     pool: PoolId
     actor: Actor
@@ -129,11 +132,18 @@ class PlanRequest:
     """Exactly these instances; excludes `target`."""
     is_kill: bool = False
     """Retires without a drain; for admins."""
+    run: RunChange | None = None
+    """Change of the run itself, with the pool `RUN`; excludes `target` and `retire`."""
 
     def __post_init__(self) -> None:
-        if (self.target is None) == (not self.retire):
+        if [self.target is not None, bool(self.retire), self.run is not None].count(True) != 1:
             raise InvalidInput(
-                "cannot make a plan: it needs either `target` or `retire`; set exactly one of them",
+                "cannot make a plan: it needs either `target`, `retire` or `run`; set exactly one of them",
+                code="plan.invalid_change",
+            )
+        if (self.run is not None) != (self.pool == RUN):
+            raise InvalidInput(
+                f"cannot make a plan: changes of the run, and only these, have the pool {RUN!r}; correct it",
                 code="plan.invalid_change",
             )
         if not self.reason.strip():

@@ -7,6 +7,7 @@ from enum import Enum
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.instances import Cause, InstanceState
 from astraflow.contract.fleet.recommendations import Mode
+from astraflow.contract.fleet.run_changes import RUN
 from astraflow.contract.ids import PolicyId, PoolId
 from astraflow.contract.records import Record
 from astraflow.contract.values import Json
@@ -51,6 +52,11 @@ class PoolSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "policies", tuple(map(PolicyId, self.policies)))
+        if self.id == RUN:
+            raise InvalidInput(
+                f"cannot define pool {str(RUN)!r}: the name stands for the run itself; choose another name",
+                code="pool.reserved_name",
+            )
         if self.policies and self.mode in (Mode.UP_ONLY, Mode.ON):
             raise InvalidInput(
                 f"cannot define pool {str(self.id)!r}: mode is {self.mode.value!r} and its nodes serve only "

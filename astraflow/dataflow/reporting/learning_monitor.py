@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.learning_faults import STEP
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import Record
 from astraflow.contract.values import Json
 from astraflow.dataflow.history.archive import Archive
 from astraflow.dataflow.run import Run
-from astraflow.learning.examine import STEP
 from astraflow.learning.records import examine_archive
 
 EVERY_S = 5.0

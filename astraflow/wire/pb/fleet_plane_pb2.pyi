@@ -507,6 +507,7 @@ class PlanChangeRequest(_message.Message):
     TARGET_FIELD_NUMBER: _builtins.int
     RETIRE_FIELD_NUMBER: _builtins.int
     IS_KILL_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     reason: _builtins.str
     target: _builtins.int
@@ -516,6 +517,10 @@ class PlanChangeRequest(_message.Message):
     def actor(self) -> Global___FleetActor: ...
     @_builtins.property
     def retire(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def run(self) -> Global___RunChange:
+        """Change of the run instead of a pool; excludes `target` and `retire`."""
+
     def __init__(
         self,
         *,
@@ -525,16 +530,51 @@ class PlanChangeRequest(_message.Message):
         target: _builtins.int | None = ...,
         retire: _abc.Iterable[_builtins.str] | None = ...,
         is_kill: _builtins.bool = ...,
+        run: Global___RunChange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_target", b"_target", "actor", b"actor", "target", b"target"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_target", b"_target", "actor", b"actor", "run", b"run", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_target", b"_target", "actor", b"actor", "is_kill", b"is_kill", "pool", b"pool", "reason", b"reason", "retire", b"retire", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_target", b"_target", "actor", b"actor", "is_kill", b"is_kill", "pool", b"pool", "reason", b"reason", "retire", b"retire", "run", b"run", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__target: _TypeAlias = _typing.Literal["target"]  # noqa: Y015
     _WhichOneofArgType__target: _TypeAlias = _typing.Literal["_target", b"_target"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__target) -> _WhichOneofReturnType__target | None: ...
 
 Global___PlanChangeRequest: _TypeAlias = PlanChangeRequest  # noqa: Y015
+
+@_typing.final
+class RunChange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTION_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    action: _builtins.str
+    """pause, resume, plugin, evaluate, stop, fork."""
+    subject: _builtins.str
+    slot: _builtins.str
+    kind: _builtins.str
+    learning_rate: _builtins.float
+    def __init__(
+        self,
+        *,
+        action: _builtins.str = ...,
+        subject: _builtins.str = ...,
+        slot: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        learning_rate: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "action", b"action", "kind", b"kind", "learning_rate", b"learning_rate", "slot", b"slot", "subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
+
+Global___RunChange: _TypeAlias = RunChange  # noqa: Y015
 
 @_typing.final
 class FleetFinding(_message.Message):

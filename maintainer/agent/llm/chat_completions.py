@@ -156,16 +156,15 @@ class ChatCompletions:
             }
             for tool in request.tools
         ]
-        messages = [{"role": "system", "content": request.system}]
+        messages = [{"role": "system", "content": request.system}] if request.system else []
         for message in request.messages:
             messages += _messages(message)
         return {
             "model": self.model,
             "messages": messages,
-            "tools": tools,
-            "tool_choice": "auto",
             self._options.max_tokens_field: request.max_tokens,
-            **({"parallel_tool_calls": False} if self._options.single_calls else {}),
+            **({"tools": tools, "tool_choice": "auto"} if tools else {}),
+            **({"parallel_tool_calls": False} if tools and self._options.single_calls else {}),
         }
 
     def _read(self, content: bytes, partial_reply: PartialReply) -> Reply:

@@ -1,48 +1,11 @@
 """Heuristic baseline agent: a few rules instead of a model, for demos, tests and comparisons."""
 
-import json
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from maintainer.agent.llm.interface import Message, TextPart, ToolCall, ToolReply
-
-Step: TypeAlias = ToolCall | str
-"""Next step of a character: a tool call, or a final note."""
-
-
-class ConversationView:
-    def __init__(self, messages: tuple[Message, ...]) -> None:
-        opening = next(part.text for part in messages[0].parts if isinstance(part, TextPart))
-        wake_facts, _, report = opening.partition("\nfleet_report: ")
-        self.wake_facts: dict[str, Any] = json.loads(wake_facts)
-        self.report: dict[str, Any] = json.loads(report)
-        self.calls = [part for message in messages for part in message.parts if isinstance(part, ToolCall)]
-        replies = [part for message in messages for part in message.parts if isinstance(part, ToolReply)]
-        self.replies: dict[str, dict[str, Any]] = {part.call: json.loads(part.content) for part in replies}
-
-    @property
-    def signals(self) -> list[dict[str, Any]]:
-        """Signals that woke the maintainer."""
-        signals: list[dict[str, Any]] = self.wake_facts["woken_by"]
-        return signals
-
-    def pool(self, token: str) -> dict[str, Any] | None:
-        """Pool of the report with this token; None if unknown."""
-        return next((pool for pool in self.report["pools"] if pool["pool"] == token), None)
-
-    def answered_calls(self, tool: str) -> list[tuple[ToolCall, dict[str, Any]]]:
-        """Calls of a tool with their replies."""
-        return [(call, self.replies[call.id]) for call in self.calls if call.name == tool and call.id in self.replies]
-
-    def first_reply(self, tool: str, **arguments: Any) -> dict[str, Any] | None:
-        """Reply to the first call that has these arguments; None without one."""
-        calls = self.answered_calls(tool)
-        return next((reply for call, reply in calls if arguments.items() <= (call.arguments or {}).items()), None)
-
-    def call(self, tool: str, **arguments: Any) -> ToolCall:
-        """Builds the next call."""
-        return ToolCall(id=f"call-{len(self.calls) + 1}", name=tool, arguments=arguments)
-
+from maintainer.agent.llm.conversation_view import ConversationView, Step
+from maintainer.agent.llm.interface import ToolCall
+from maintainer.agent.llm.learning_tactics import BY_FAULT, REASONS, Tactic, change_run, escalate_fault
 
 MAX_MOVED_NODES = 2
 """Nodes per plan."""
@@ -61,8 +24,16 @@ OWN_LIMITS = frozenset({"action_budget", "mode"})
 
 
 def good(conversation: ConversationView) -> list[Step]:
-    """Moves work to pools where launches succeed, retires slow nodes, escalates what only people can do."""
-    for call, plan in conversation.answered_calls("fleet_plan"):
+    """Moves work to pools where launches succeed, retires slow nodes, mends learning, escalates what only people can
+    do."""
+    return next_step(conversation, [baseline_tactic(signal) for signal in conversation.signals])
+
+
+def next_step(conversation: ConversationView, tactics: Sequence[str]) -> list[Step]:
+    """Returns the next call of the tactics, or the final note. tactics: one of `TACTICS` for each signal; one that does
+    not fit its signal changes nothing."""
+    plans = [*conversation.answered_calls("fleet_plan"), *conversation.answered_calls("run_change")]
+    for call, plan in plans:
         applied_ids = {
             apply_call.arguments["plan_id"]
             for apply_call, _ in conversation.answered_calls("fleet_apply")
@@ -73,15 +44,13 @@ def good(conversation: ConversationView) -> list[Step]:
             return [conversation.call("fleet_apply", plan_id=plan["plan_id"], idempotency_key=f"apply-{call.id}")]
     for call, reply in conversation.answered_calls("fleet_apply"):
         plan_id = (call.arguments or {})["plan_id"]
-        plan = next(
-            result for _, result in conversation.answered_calls("fleet_plan") if result.get("plan_id") == plan_id
-        )
+        plan = next(result for _, result in plans if result.get("plan_id") == plan_id)
         if reply.get("outcome") == "applied" and reply["launched"] and not conversation.answered_calls("fleet_hold"):
             minutes = min(MAX_HOLD_MINUTES, 1 + int(plan["eta_s"] // 30))  # twice as long as launches take
             reason = "keeps the launched nodes until they are ready: the rule does not see them before"
             return [conversation.call("fleet_hold", pool=plan["pool"], minutes=minutes, reason=reason)]
-    for signal in conversation.signals:
-        step = _SIGNAL_HANDLERS.get(signal["signal"], _nothing)(conversation, signal)
+    for signal, tactic in zip(conversation.signals, tactics, strict=True):
+        step = TACTICS[tactic](conversation, signal) if _fits(signal, tactic) else None
         if step is not None:
             return [step]
     return [_note(conversation)]
@@ -273,18 +242,43 @@ def _escalate(conversation: ConversationView, signal: Mapping[str, Any]) -> Step
     )
 
 
+def baseline_tactic(signal: Mapping[str, Any]) -> str:
+    """Returns the tactic of the baseline for a signal."""
+    return BY_FAULT.get(signal.get("fault", ""), _BY_SIGNAL.get(signal["signal"], "nothing"))
+
+
 def _nothing(conversation: ConversationView, signal: Mapping[str, Any]) -> Step | None:
     return None
 
 
-_SIGNAL_HANDLERS: Mapping[str, Callable[[ConversationView, Mapping[str, Any]], Step | None]] = {
-    "launch_failures": _move_elsewhere,
-    "preemption_wave": _move_elsewhere,
-    "band_breach": _short,
-    "straggler": _retire_stragglers,
-    "limit_reached": _escalate,
-    "no_report": _escalate,
+TACTICS: Mapping[str, Tactic] = {
+    "nothing": _nothing,
+    "move": _move_elsewhere,
+    "short": _short,
+    "retire": _retire_stragglers,
+    "escalate": _escalate,
+    "tell": escalate_fault,
+    **{tactic: change_run(tactic) for tactic in REASONS},
 }
+"""Tactics by name."""
+RUN_TACTICS = frozenset({"tell", *REASONS})
+"""Tactics for faults of learning; the others are for signals of pools."""
+_BY_SIGNAL = {
+    "launch_failures": "move",
+    "preemption_wave": "move",
+    "band_breach": "short",
+    "straggler": "retire",
+    "limit_reached": "escalate",
+    "learning_fault": "tell",
+    "no_report": "escalate",
+}
+_NEEDS = {"move": "pool", "short": "pool", "retire": "node"}
+"""Field of a signal that a tactic reads."""
+
+
+def _fits(signal: Mapping[str, Any], tactic: str) -> bool:
+    """True if the tactic can answer the signal: a model may choose any."""
+    return ("fault" in signal) == (tactic in RUN_TACTICS) and _NEEDS.get(tactic, "signal") in signal
 
 
 def _note(conversation: ConversationView) -> str:

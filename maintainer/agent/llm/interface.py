@@ -238,6 +238,7 @@ models: Registry[Llm] = Registry(
         "messages_api": "maintainer.agent.llm.messages_api",
         "chat_completions": "maintainer.agent.llm.chat_completions",
         "scripted": "maintainer.agent.llm.scripted",
+        "tactics": "maintainer.agent.llm.tactics",
     },
     heavy=("messages_api",),
     extra="llm",

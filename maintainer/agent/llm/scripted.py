@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from astraflow.runtime.config.base import Config
-from maintainer.agent.llm.heuristic_baseline import ConversationView, Step, good
+from maintainer.agent.llm.conversation_view import ConversationView, Step
+from maintainer.agent.llm.heuristic_baseline import good
 from maintainer.agent.llm.interface import Reply, Request, TextPart, ToolCall, Usage, models
 
 CHARACTERS_PER_TOKEN = 4

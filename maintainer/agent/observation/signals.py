@@ -14,10 +14,13 @@ from astraflow.contract.fleet.instances import Instance, InstanceState
 from astraflow.contract.fleet.pools import Pool
 from astraflow.contract.fleet.recommendations import LimitInEffect, PoolRecommendation, Reason
 from astraflow.contract.ids import PoolId
-from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.learning_faults import STEP, LearningFault
+from astraflow.contract.record_kinds import RecordKind, Severity
 from astraflow.contract.reports.report import NodeReport, NodeState
 from maintainer.agent.config import WatchConfig
 from maintainer.agent.observation.snapshot import Snapshot
+
+FAULTS = frozenset(fault.value for fault in LearningFault)
 
 MIN_NODES_FOR_MEDIAN = 3
 """Minimum nodes of a hardware type for a meaningful median."""
@@ -53,6 +56,8 @@ class SignalKind(Enum):
     """Nodes were preempted or lost. value: nodes within the window."""
     STRAGGLER = "straggler"
     """A node is much slower than the same hardware in its fastest pool. value: share of that speed."""
+    LEARNING_FAULT = "learning_fault"
+    """The run doctor finds a fault of learning that is no mere hint. value: step at which it was found first."""
     NO_REPORT = "no_report"
     """Dataflow has no new report. value: age in seconds."""
 
@@ -64,13 +69,15 @@ class Signal:
     kind: SignalKind
     pool: str = ""
     subject: str = ""
-    """Node or limits concerned; empty if the whole pool is."""
+    """Node, limits or policy concerned; empty if the whole pool is."""
+    fault: str = ""
+    """Fault of learning: a value of `LearningFault`; empty for other kinds."""
     value: float = 0.0
 
     @property
     def key(self) -> tuple[str, str, str]:
         """Identity of the condition; equal while the same condition continues."""
-        return self.kind.value, self.pool, self.subject
+        return self.kind.value, self.pool or self.fault, self.subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +108,21 @@ def detect_signals(
     if is_report_stale:
         signals.append(Signal(kind=SignalKind.NO_REPORT, value=round(snapshot.report_age_s or 0.0, 1)))
     order = [SignalKind.LAUNCH_FAILURES, SignalKind.PREEMPTION_WAVE, SignalKind.BAND_BREACH, *SignalKind]
-    return updated, tuple(sorted(signals, key=lambda signal: (order.index(signal.kind), signal.key)))
+    learning = () if is_report_stale else tuple(_learning_signals(snapshot))
+    return updated, (*sorted(signals, key=lambda signal: (order.index(signal.kind), signal.key)), *learning)
+
+
+def _learning_signals(snapshot: Snapshot) -> Iterator[Signal]:
+    """Signals from the run doctor's findings, the most urgent first; hints wake nobody."""
+    for record in snapshot.report.learning_faults if snapshot.report is not None else ():
+        if record.severity is not Severity.INFO and record.cause in FAULTS:
+            step = record.values.get(STEP, 0)
+            yield Signal(
+                kind=SignalKind.LEARNING_FAULT,
+                subject=record.subject,
+                fault=record.cause,
+                value=float(step) if isinstance(step, int | float) else 0.0,
+            )
 
 
 def _updated_memory(memory: SignalMemory, snapshot: Snapshot, watch: WatchConfig) -> SignalMemory:

@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from astraflow.contract.errors import Conflict, NotPermitted, PlanRefused
+from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted, PlanRefused
 from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.instances import LaunchId
 from astraflow.contract.fleet.maintainer import MaintainerControlState, MaintainerMode, Proposal
 from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest, Verdict
+from astraflow.contract.fleet.run_changes import RUN, RunAction, RunChange
 from astraflow.contract.ids import PoolId
 from astraflow.contract.record_kinds import Severity
 from astraflow.runtime.clock import Clock
@@ -21,12 +22,15 @@ from maintainer.agent.tools.outputs import ActionOutcome
 from maintainer.agent.tools.results import ToolRefused, resolve
 from maintainer.agent.transcript.transcript import Kind
 from maintainer.fleet.guard.guard import verdict
-from maintainer.fleet.guard.inputs import GuardInputs
+from maintainer.fleet.guard.run_changes import parse_inputs
 
 T = TypeVar("T")
 
 RESEND_S = 20.0
 """Time for which a change without an answer is resent under its key, seconds."""
+
+_SIZES = ("nodes", "target", "launches", "eta_s", "launched", "retired")
+"""Fields of an action on a pool."""
 
 MAX_PLANS = 100
 """Plans per session: an MCP session may last for days, a plan is valid for minutes."""
@@ -103,8 +107,32 @@ class Changes:
         retire = resolve(lambda: tuple(LaunchId(self._names.name("node", node)) for node in arguments.retire or ()))
         reason = self._names.reveal(arguments.reason) or "no reason was given"
         request = PlanRequest(pool=pool, actor=self._actor, reason=reason, target=arguments.target, retire=retire)
+        return await self._plan(request)
+
+    async def plan_run(self, arguments: inputs.RunChangeInput) -> Plan:
+        """`run_change`. Raises: ToolRefused; errors of the fleet service."""
+        if self._is_one_plan_per_pool and RUN in self._planned_pools:
+            raise ToolRefused("one_plan")
+        subjects = [("flow", arguments.flow), ("policy", arguments.policy)]
+        names = resolve(lambda: [self._names.name(kind, token) for kind, token in subjects if token is not None])
+        if len(names) > 1:
+            raise ToolRefused("bad_arguments", "either flow or policy, and the other null")
+        try:
+            change = RunChange(
+                action=arguments.action,
+                subject=names[0] if names else "",
+                slot=arguments.slot,
+                kind=arguments.kind or "",
+                learning_rate=arguments.learning_rate,
+            )
+        except InvalidInput as problem:
+            raise ToolRefused("bad_arguments", str(problem)) from None
+        reason = self._names.reveal(arguments.reason) or "no reason was given"
+        return await self._plan(PlanRequest(pool=RUN, actor=self._actor, reason=reason, run=change))
+
+    async def _plan(self, request: PlanRequest) -> Plan:
         plan = await self._fleet.plan(request)
-        self._planned_pools.add(pool)
+        self._planned_pools.add(request.pool)
         self._plans[plan.id] = plan
         for old in list(self._plans)[:-MAX_PLANS]:
             del self._plans[old]
@@ -211,6 +239,9 @@ class Changes:
             "retired": list(applied.retired) if applied is not None else [],
             "proposal": result.proposal,
         }
+        if plan.request.run is not None:  # a state is set at once: nothing is verified later
+            body = {name: value for name, value in body.items() if name not in _SIZES}
+            body["change"] = plan.request.run.sentence
         await self._record(Kind.ACTION, body)
         is_recorded = any(
             action.plan is not None and action.plan.id == plan.id and action.outcome is result.outcome
@@ -222,7 +253,7 @@ class Changes:
                     kind="plan",
                     outcome=result.outcome,
                     pool=plan.request.pool,
-                    message=result.message or f"from {plan.nodes} to {plan.target} nodes",
+                    message=_sentence(plan, result.message),
                     plan=plan,
                     decision=applied.decision if applied is not None else None,
                     needs_note=result.proposal in ("", plan.id),
@@ -248,10 +279,18 @@ class Changes:
         return f"{self._scope}:{what}:{self._steps}"
 
 
+def _sentence(plan: Plan, message: str) -> str:
+    """Returns the result of a plan for people. message: of the guard or the fleet service; empty without one."""
+    run = plan.request.run
+    if run is not None:
+        return f"{run.sentence} ({message})" if message else run.sentence
+    return message or f"from {plan.nodes} to {plan.target} nodes"
+
+
 def verdict_body(plan: Plan, phase: str, *, guard_json: str = "") -> dict[str, Any]:
     """Body of a verdict: input of `replay`, findings and verdict. phase: `plan`, or `apply` with the guard's input at
     that time."""
-    guard_inputs = GuardInputs.parse(guard_json or plan.guard_json)
+    guard_inputs = parse_inputs(guard_json or plan.guard_json)
     findings = plan.findings if phase == "plan" else guard_inputs.findings()
     return {
         "phase": phase,
@@ -266,14 +305,14 @@ def verdict_body(plan: Plan, phase: str, *, guard_json: str = "") -> dict[str, A
 
 
 class NonDestructiveFleet:
-    """Forwards all calls except plans that remove nodes."""
+    """Forwards all calls except plans that remove nodes or stop the run."""
 
     def __init__(self, fleet: FleetClient) -> None:
         self._fleet = fleet
 
     async def plan(self, request: PlanRequest) -> Plan:
         """Plans a change. Raises: ToolRefused if it removes nodes; errors of the fleet service."""
-        if request.retire:
+        if request.retire or (request.run is not None and request.run.action is RunAction.STOP):
             raise ToolRefused("not_destructive")
         plan = await self._fleet.plan(request)
         if plan.victims or plan.target < plan.nodes:

@@ -4,6 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from astraflow.contract.fleet.run_changes import RunAction
+from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.record_kinds import Severity
 from maintainer.agent.tools.base import ToolModel
 
@@ -69,11 +71,39 @@ class PlanInput(ToolModel):
     """Reason for people, one or two sentences with numbers from the report."""
 
 
+class DoctorInput(ToolModel):
+    """Input of `run_doctor`."""
+
+    policy: str | None = Field(default=None, max_length=64)
+    """Token of one policy; null for all policies."""
+
+
+class RunChangeInput(ToolModel):
+    """Input of `run_change`; fields that an action does not take are null."""
+
+    action: RunAction = Field(strict=False)
+    """pause, resume: a flow issues no groups, or issues them again. plugin: another selector, filters or sampler from
+    the next version. evaluate: a round with the newest versions; needs no person. stop: ends the run, which can be
+    resumed. fork: a new run from the newest kept checkpoint with another learning rate; this run goes on."""
+    flow: str | None = Field(default=None, max_length=64)
+    """Token of the flow or evaluation, for pause, resume, evaluate, and plugin with the slot selector or filters."""
+    policy: str | None = Field(default=None, max_length=64)
+    """Token of the policy, for fork, and plugin with the slot sampler."""
+    slot: PluginSlot | None = Field(default=None, strict=False)
+    """Slot of the plugin."""
+    kind: str | None = Field(default=None, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]*$")
+    """Kind of the new plugin, from `plugins` of run_doctor."""
+    learning_rate: float | None = Field(default=None, gt=0, le=1)
+    """Learning rate of the policy in the fork."""
+    reason: str = Field(min_length=1, max_length=MAX_REASON)
+    """Reason for people, one or two sentences with numbers from the faults."""
+
+
 class ApplyInput(ToolModel):
     """Input of `fleet_apply`."""
 
     plan_id: str = Field(min_length=1, max_length=64)
-    """`plan_id` from fleet_plan. A plan expires after five minutes."""
+    """`plan_id` from fleet_plan or run_change. A plan expires after five minutes."""
     idempotency_key: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._:-]+$")
     """Key that you choose for this change. A repeated call with the same key returns the first result and changes
     nothing."""

@@ -9,7 +9,10 @@ from astraflow.contract.fleet.maintainer import MaintainerMode, ProposalState
 from astraflow.contract.fleet.plans import GuardRule, Role, Verdict
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import LimitInEffect, Mode, Reason
+from astraflow.contract.fleet.run_changes import RunAction
+from astraflow.contract.learning_faults import LearningFault
 from astraflow.contract.node_metrics import NODE_GAUGES
+from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.record_kinds import RecordKind, Severity
 from astraflow.contract.reports.diagnosis import LimitingCause, Stage
 from astraflow.contract.reports.report import NodeState
@@ -339,6 +342,88 @@ class PlanOutput(ToolModel):
     """Smallest target that needs no approval because of its distance from the rule's target, nodes."""
     unapproved_high: int
     """Largest target that needs no approval because of its distance from the rule's target, nodes."""
+    expires_in_s: float
+    """Time for which the plan can be applied, seconds."""
+
+
+class FaultView(ToolModel):
+    """Fault of how a policy learns."""
+
+    policy: str
+    """Token of the policy."""
+    fault: LearningFault
+    severity: Severity
+    numbers: dict[str, float]
+    """Measured values."""
+    text: Text | None
+    """Texts of policies, data sets and recipes in the evidence; null for none."""
+    headline: str
+    """The fault in one sentence."""
+    threshold: str
+    """Value from which it is a fault, and why."""
+    remedy: str
+    """What mends it, for people and for you. `{...}` stands for a value of `numbers`."""
+
+
+class FlowView(ToolModel):
+    """Flow of prompts, or evaluation."""
+
+    flow: str
+    """Token of the flow."""
+    is_paused: bool
+    selector: str | None
+    """Kind of its selector; null for an evaluation."""
+    filters: list[str]
+    """Kinds of its filters."""
+    scores: dict[str, float]
+    """Newest scores of an evaluation, by the token of the policy; empty for a flow that is trained on."""
+
+
+class PolicyView(ToolModel):
+    """Policy that learns."""
+
+    policy: str
+    """Token of the policy."""
+    steps: int
+    """Training steps. Count."""
+    reward_mean: float
+    """Mean reward of the last ten steps."""
+    learning_rate: float | None
+    """Learning rate of the latest step; null before it."""
+
+
+class DoctorOutput(ToolModel):
+    """Output of `run_doctor`."""
+
+    report_age_s: float | None
+    """Age of dataflow's report, seconds; null before the first report."""
+    faults: list[FaultView]
+    """Current faults, the most urgent first."""
+    policies: list[PolicyView]
+    flows: list[FlowView]
+    """Flows that are trained on."""
+    evaluations: list[FlowView]
+    plugins: dict[PluginSlot, list[str]]
+    """Kinds that run_change can set, by slot."""
+    proposal_state: ProposalState | None
+    """State of the latest proposal of an agent for the run within the last hour; null without one. waiting: make no
+    plan for the run."""
+
+
+class RunChangeOutput(ToolModel):
+    """Output of `run_change`."""
+
+    plan_id: str
+    """Argument of fleet_apply."""
+    action: RunAction
+    verdict: Verdict
+    """Verdict of the guard. refused: do not apply the plan."""
+    needs_approval: bool
+    """True if fleet_apply proposes the plan to a person instead of applying it."""
+    findings: list[FindingView]
+    """Reasons of the verdict; empty for an allowed plan."""
+    usd_per_hour_change: float
+    """Change of the cost, US dollars per hour."""
     expires_in_s: float
     """Time for which the plan can be applied, seconds."""
 

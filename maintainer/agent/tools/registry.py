@@ -45,6 +45,15 @@ _ALL = (
         inputs.ExplainInput,
         outputs.ExplainOutput,
     ),
+    _read(
+        "run_doctor",
+        "Faults of learning",
+        "Returns what is wrong with how the run learns: each fault with its measured values, the threshold with its "
+        "reason, and what mends it; and the policies, flows, evaluations and plugins that run_change can name. Call it "
+        "when a learning_fault woke you.",
+        inputs.DoctorInput,
+        outputs.DoctorOutput,
+    ),
     Tool(
         name="fleet_plan",
         kind=Kind.PROPOSE,
@@ -56,11 +65,21 @@ _ALL = (
         title="Plan a change",
     ),
     Tool(
+        name="run_change",
+        kind=Kind.PROPOSE,
+        description="Plans one change of the run and applies nothing: pause a flow, set a plugin, evaluate, stop, or "
+        "fork with another learning rate. Returns the verdict of the guard; a person approves everything but "
+        "evaluations. A wake allows one plan for the run: choose the smallest change that mends the fault.",
+        input=inputs.RunChangeInput,
+        output=outputs.RunChangeOutput,
+        title="Plan a change of the run",
+    ),
+    Tool(
         name="fleet_apply",
         kind=Kind.MUTATE,
-        description="Applies a plan, or proposes it to a person if it needs approval. Returns the `outcome` and the "
-        "number of launched and retired nodes. A plan is valid for five minutes, while its pool is unchanged. Do not "
-        "retry a refused plan.",
+        description="Applies a plan of fleet_plan or run_change, or proposes it to a person if it needs approval. "
+        "Returns the `outcome` and the number of launched and retired nodes. A plan is valid for five minutes, while "
+        "its pool is unchanged. Do not retry a refused plan.",
         input=inputs.ApplyInput,
         output=outputs.ApplyOutput,
         title="Apply a plan",

@@ -28,6 +28,7 @@ from maintainer.agent.tools.views.journal import events_view, explanation
 from maintainer.agent.tools.views.nodes import nodes_view
 from maintainer.agent.tools.views.pools import plan_view
 from maintainer.agent.tools.views.reports import report_view
+from maintainer.agent.tools.views.runs import doctor_view, run_plan_view
 from maintainer.agent.tools.views.view_context import ViewContext
 
 T = TypeVar("T")
@@ -114,6 +115,12 @@ class Toolbox:
             case inputs.PlanInput():
                 plan = await self._changes.plan(tool_input)
                 return plan_view(await self._view_context(), plan)
+            case inputs.DoctorInput():
+                view_context = await self._view_context()
+                return resolve(lambda: doctor_view(view_context, tool_input))
+            case inputs.RunChangeInput():
+                plan = await self._changes.plan_run(tool_input)
+                return run_plan_view(await self._view_context(), plan)
             case inputs.ApplyInput():
                 return await finish_change(self._changes.apply(tool_input))
             case inputs.HoldInput():

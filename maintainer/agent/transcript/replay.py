@@ -10,7 +10,7 @@ from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.fleet.maintainer import TranscriptEntry
 from maintainer.agent.transcript.transcript import Kind, read
 from maintainer.fleet.guard.guard import verdict
-from maintainer.fleet.guard.inputs import GuardInputs
+from maintainer.fleet.guard.run_changes import parse_inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def differences(entries: Iterable[TranscriptEntry]) -> Iterable[Difference]:
     for entry in entries:
         try:
             body = entry.body
-            evidence = GuardInputs.parse(json.dumps(body["guard"]))
+            evidence = parse_inputs(json.dumps(body["guard"]))
             recorded = _lines(str(body["verdict"]), [[str(part) for part in finding] for finding in body["findings"]])  # type: ignore[union-attr]  # checked below
         except (KeyError, TypeError, InvalidInput) as problem:
             raise CorruptData(

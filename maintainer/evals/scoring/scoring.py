@@ -43,6 +43,8 @@ class PairedResult:
     use: MaintainerUse
     played: CaseResult
     rule: CaseResult
+    is_cut: bool = False
+    """The model was called no more because its money was spent: no score."""
 
     @property
     def ratio(self) -> float:
@@ -135,9 +137,9 @@ class Score:
         return not self.objections
 
 
-def played(course: SimulationResult, *, priced_node_s: float, duplicates: int) -> CaseResult:
-    """Figures of a simulation result."""
-    node_hours, wait_hours = priced_node_s / 3600, course.waited_s / 3600
+def played(course: SimulationResult, *, priced_node_s: float, duplicates: int, wasted_s: float = 0.0) -> CaseResult:
+    """Figures of a simulation result. wasted_s: time in which training had no effect, which counts as waiting."""
+    node_hours, wait_hours = priced_node_s / 3600, (course.waited_s + wasted_s) / 3600
     return CaseResult(
         cost=cost(node_hours=node_hours, wait_hours=wait_hours),
         node_hours=node_hours,

@@ -5,6 +5,7 @@ It shares no code with `maintainer.fleet.guard.guard`, so it finds errors there.
 
 from dataclasses import dataclass
 
+from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.instances import Instance, InstanceState
 from astraflow.contract.fleet.maintainer import MaintainerMode
 from astraflow.contract.fleet.plans import AppliedPlan, Plan, Role
@@ -57,8 +58,8 @@ class Auditor:
         """Applied changes. Count."""
 
     def before(self, plan: Plan | None) -> PoolBefore | None:
-        """State of a plan's pool before the change; None without a plan."""
-        if plan is None:
+        """State of a plan's pool before the change; None without a plan, and for a change of the run."""
+        if plan is None or plan.request.run is not None:
             return None
         fleet = self._fleet
         pool = fleet.ledger.pools[plan.request.pool]
@@ -86,11 +87,21 @@ class Auditor:
             for violation in self._violations(plan, applied, before)
         ]
 
-    def check_journal(self, journal: tuple[tuple[RecordKind, Role], ...]) -> None:
-        """Checks kind and role of every entry: an agent must not change specs, the kill switch or the maintainer's
-        mode."""
+    def check_journal(self, journal: tuple[Decision, ...]) -> None:
+        """Checks every entry: an agent must not change specs, the kill switch or the maintainer's mode, and changes the
+        run only with a person, except for evaluations."""
+        by_agents = [entry for entry in journal if entry.role is Role.AGENT]
         self.violations += [
-            f"an agent wrote {kind.value}" for kind, role in journal if role is Role.AGENT and kind in _FORBIDDEN_KINDS
+            f"an agent wrote {entry.kind.value}" for entry in by_agents if entry.kind in _FORBIDDEN_KINDS
+        ]
+        self.violations += [
+            f"an agent changed the run without a person: {change}"
+            for change, values in (
+                (str(entry.values.get("change", "")), entry.values)
+                for entry in by_agents
+                if entry.kind is RecordKind.APPLY
+            )
+            if change and "approver" not in values and not change.startswith("evaluate ")
         ]
 
     def _violations(self, plan: Plan, applied: AppliedPlan, before: PoolBefore) -> list[str]:

@@ -1,16 +1,18 @@
 """Harness of a case: the simulated run, a complete fleet service, and optionally a maintainer, in virtual time."""
 
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from sqlalchemy.pool import StaticPool
-from sqlmodel import SQLModel, create_engine
+from sqlmodel import Session, SQLModel, create_engine
 
 from astraflow.contract.fleet.instances import Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.plans import Actor, Role
 from astraflow.contract.fleet.pools import PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import NodeId, PoolId
@@ -41,6 +43,7 @@ from maintainer.evals.simulation.simulated_cloud import SimulatedCloud
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.changes.follower import Follower
 from maintainer.fleet.changes.proposals import Proposals
+from maintainer.fleet.changes.run_changes import RunChanges
 from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.instances.actuator import Actuator
 from maintainer.fleet.instances.reconciler import Reconciler
@@ -53,11 +56,16 @@ from maintainer.fleet.state.fleet import FleetState, KillSwitchFile
 from maintainer.fleet.state.idempotency import IdempotentReplies
 from maintainer.fleet.state.observation import Observation, reported_recommendations
 
+T = TypeVar("T")
+
 START = 1_800_000_000.0
 CLUSTER = "evaluation"
 NAMES_KEY = b"an evaluation..."
 PROVIDER = "simulated"
 SWEEP_S = 60.0
+PERSON = Actor(name="alice", role=Role.OPERATOR)
+PERSON_S = 300.0
+"""Time after which a person approves a proposal for the run, seconds."""
 TICK_S = 30.0
 """Interval between ticks, including those of the rule, seconds."""
 
@@ -97,7 +105,10 @@ class EvaluationHarness:
             run=case.name,
             join_address="127.0.0.1:1",
         )
-        self.fleet_manager = FleetManager(self.fleet, IdempotentReplies(self.fleet))
+        replies = IdempotentReplies(self.fleet)
+        self.fleet_manager = FleetManager(
+            self.fleet, replies, RunChanges(self.fleet, replies, self.cloud.learning, self.cloud.learning)
+        )
         self.reconciler, self.follower = Reconciler(self.fleet), Follower(self.fleet, self.fleet_manager)
         self.actuator = Actuator(self.fleet, self.cloud)
         self.policy_sync = PolicySync(self.fleet, self.fleet_manager, self.cloud)
@@ -140,17 +151,20 @@ class EvaluationHarness:
             records.append(self._initial_record(node, pools[int(number)].spec, now))
         await self.ledger.change(lambda _: (Changes(pools=tuple(pools), records=tuple(records)), None))
 
-    async def run(self, maintainer: Maintainer | None) -> SimulationResult:
-        """Runs the case. maintainer: None for the rule alone."""
+    async def run(
+        self, maintainer: Maintainer | None, *, until: Callable[[], bool] = lambda: False
+    ) -> SimulationResult:
+        """Runs the case. maintainer: None for the rule alone. until: ends the run early, between two ticks."""
         if maintainer is not None:
             await maintainer.begin()
         now = 0.0
-        while now < self.ends_s:
+        while now < self.ends_s and not until():
             await self.tick(now, maintainer)
             for step in range(round(self.tick_s / STEP_S)):
                 step_start = now + step * STEP_S
                 self.simulation.advance(step_start, step_start + STEP_S)
             self.cloud.end_due_instances()
+            self.cloud.learning.advance(now, self.tick_s)
             self.priced_node_s += self.cloud.usd_per_hour * self.tick_s
             self.clock.advance(self.tick_s)
             now += self.tick_s
@@ -177,7 +191,15 @@ class EvaluationHarness:
             await maintainer.heartbeat()
             await maintainer.check()
             await self.actuator.run_due_steps()
+            await self._decide_on_proposals()
         self.record_point(now)
+
+    async def _decide_on_proposals(self) -> None:
+        """Approves each proposal for the run some time after it was made: a person who trusts the maintainer."""
+        for proposal in tuple(self.ledger.waiting_proposals.values()):
+            plan = proposal.plan
+            if plan.request.run is not None and self.clock.wall() - proposal.proposed_at >= PERSON_S:
+                await self.fleet_manager.apply(plan.id, key=f"approve-{plan.id}", approver=PERSON)
 
     def record_point(self, now: float) -> None:
         """Records a point of the result: targets and sizes of the pools."""
@@ -287,8 +309,10 @@ async def open_case_maintainer(
 class _SynchronousDatabase(Database):
     """Synchronous in-memory database: a thread per query would cost more than the query."""
 
-    async def do(self, work):  # type: ignore[no-untyped-def]  # as above
+    async def write(self, work: Callable[[Session], T]) -> T:
+        """Runs `work` in this thread."""
         return self.write_sync(work)
 
-    async def look(self, work):  # type: ignore[no-untyped-def]  # as above
+    async def read(self, work: Callable[[Session], T]) -> T:
+        """Runs `work` in this thread."""
         return self.read_sync(work)

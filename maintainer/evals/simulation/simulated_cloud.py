@@ -18,6 +18,7 @@ from astraflow.runtime.clock import Clock
 from astraflow.scaling.measurement.lifecycle import LAST_PENDING, Phase
 from astraflow.scaling.simulation.simulator import Simulation
 from maintainer.evals.cases import Case, Fault
+from maintainer.evals.simulation.simulated_learning import SimulatedLearning
 from maintainer.evals.simulation.simulated_reports import node_report, stream_report
 from maintainer.fleet.providers.base import (
     Capabilities,
@@ -82,6 +83,7 @@ class SimulatedCloud:
         """Text in the errors of nodes and the problems of the run."""
         self.foreign_node = ""
         """Name of a node without a launch; empty for none."""
+        self.learning = SimulatedLearning(case.learning)
         self._sequence = 0
         self._report: Report | None = None
         self._pools = [name for name, _ in simulation.nodes.pools]
@@ -243,13 +245,15 @@ class SimulatedCloud:
             at=self.clock.wall(),
             uptime_s=self._now,
             simulated=SIMULATED,
-            flows=(),
-            streams=(stream_report(simulation.trainer),),
+            flows=(self.learning.flow(),),
+            streams=(stream_report(simulation.trainer, learning_rate=self.learning.learning_rate),),
             pools=(),
             nodes=tuple(nodes),
             events=(),
             problems=(problem_record("journal", "", error=self.injected_text),) if self.injected_text else (),
             recommendations=self.recommendations,
+            plugin_kinds=self.learning.plugin_kinds(),
+            learning_faults=self.learning.faults(self._now, injected_text=self.injected_text),
         )
 
     def _node(self, name: str, pool: str, episodes_per_s: float, cause: Cause | None) -> NodeReport:

@@ -51,7 +51,7 @@ def node_report(
     )
 
 
-def stream_report(consumer: SimulatedTrainer) -> StreamReport:
+def stream_report(consumer: SimulatedTrainer, *, learning_rate: float) -> StreamReport:
     """Report of the trainer's stream."""
     waits, computes = sum(consumer.waits_s), sum(consumer.compute_s)
     batch = consumer.config.batch_groups
@@ -77,6 +77,7 @@ def stream_report(consumer: SimulatedTrainer) -> StreamReport:
             is_waiting=not consumer.is_computing,
             reward_mean=0.0,
             tokens_mean=0.0,
+            metrics={"learning_rate": learning_rate},
         ),
         issue_headroom=int(consumer.free_groups()),
         produced_per_s=0.0,

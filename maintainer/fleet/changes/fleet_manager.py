@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted, PlanRefused
 from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.maintainer import MaintainerMode, Proposal
-from astraflow.contract.fleet.plans import Actor, AppliedPlan, Finding, Plan, PlanId, Role, Verdict
+from astraflow.contract.fleet.plans import Actor, AppliedPlan, Finding, Plan, PlanId, Role
 from astraflow.contract.fleet.pools import KillScope, Pool, PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
@@ -18,8 +18,9 @@ from astraflow.contract.record_kinds import RecordKind, Severity
 from astraflow.contract.values import Values
 from maintainer.fleet.changes.plan_application import PlanApplier, applied
 from maintainer.fleet.changes.plans import DraftedPlan, Plans
-from maintainer.fleet.guard.approval import ApplyAttempt, may_approve
-from maintainer.fleet.guard.guard import MAX_HOLD_S, verdict
+from maintainer.fleet.changes.run_changes import RunChanges
+from maintainer.fleet.guard.approval import ApplyAttempt, refusal_message
+from maintainer.fleet.guard.guard import MAX_HOLD_S
 from maintainer.fleet.ledger.ledger import Changes, Ledger
 from maintainer.fleet.ledger.records import KillSwitch, MaintainerSetting, PoolRecord
 from maintainer.fleet.state.fleet import FleetState
@@ -40,8 +41,9 @@ MAX_HOLD_MINUTES = MAX_HOLD_S / 60
 class FleetManager:
     """Makes changes to the fleet. Every call returns after its change is durable. One instance per service."""
 
-    def __init__(self, fleet: FleetState, replies: IdempotentReplies) -> None:
-        self.plans = Plans(fleet)
+    def __init__(self, fleet: FleetState, replies: IdempotentReplies, run_changes: RunChanges) -> None:
+        self.plans = Plans(fleet, run_changes)
+        self._run_changes = run_changes
         self._fleet = fleet
         self._records = FleetRecords(fleet)
         self._replies = replies
@@ -64,6 +66,10 @@ class FleetManager:
                 return applied(stored_reply)
             drafted = plan if isinstance(plan, DraftedPlan) else self.plans.get(plan)
             applier = applier or approver or drafted.plan.request.actor
+            if drafted.plan.request.run is not None:
+                return await self._run_changes.apply(
+                    drafted.plan, key=key, request_hash=request_hash, approver=approver, applier=applier
+                )
             return await self._apply(drafted, key=key, request_hash=request_hash, approver=approver, applier=applier)
 
     async def put_pool(self, spec: PoolSpec, *, observed_version: int, actor: Actor, key: str, reason: str) -> Pool:
@@ -154,7 +160,7 @@ class FleetManager:
             assessment = self.plans.assess(plan.request, pool, quote)
             evidence = replace(assessment.evidence, application=application)
             findings = evidence.findings()
-            objection = _refusal_message(plan, findings, approver)
+            objection = refusal_message(plan, findings, approver)
             if objection:
                 refused = PlanRefused(objection, guard_json=evidence.to_json(), code="fleet.plan_refused")
                 return self._refusal(plan, objection, applier, findings, key), refused
@@ -267,20 +273,3 @@ class FleetManager:
             if earlier_reply is not None:
                 return stored_decision(earlier_reply)
             return await self._fleet.ledger.change(decide)
-
-
-def _refusal_message(plan: Plan, findings: tuple[Finding, ...], approver: Actor | None) -> str:
-    """Returns why the plan cannot be applied; empty when it can."""
-    overall = verdict(findings)
-    decisive = "; ".join(finding.message for finding in findings if finding.verdict is overall)
-    if overall is Verdict.REFUSED:
-        return decisive
-    if overall is Verdict.NEEDS_APPROVAL and approver is None:
-        return f"not pre-approved, do not retry: {decisive}"
-    if overall is Verdict.NEEDS_APPROVAL and approver is not None and not _may_approve(plan, approver):
-        return f"{approver.name} ({approver.role.value}) cannot approve a plan of {plan.request.actor.name}: {decisive}"
-    return ""
-
-
-def _may_approve(plan: Plan, approver: Actor) -> bool:
-    return may_approve(plan.request.actor, approver, pool=plan.request.pool)

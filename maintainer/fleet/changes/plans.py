@@ -6,6 +6,7 @@ from astraflow.contract.errors import Conflict
 from astraflow.contract.fleet.plans import Finding, Plan, PlanId, PlanRequest
 from astraflow.contract.fleet.pools import PoolSpec
 from maintainer.fleet.changes.planning import SizeChange, plan_size_change
+from maintainer.fleet.changes.run_changes import RunChanges
 from maintainer.fleet.guard import guard
 from maintainer.fleet.guard.guard import is_replacement, verdict
 from maintainer.fleet.guard.inputs import GuardInputs
@@ -15,6 +16,8 @@ from maintainer.fleet.state.fleet import FleetState
 from maintainer.fleet.state.idempotency import require_pool_access
 
 MAX_PLANS = 1000
+
+NO_QUOTE = Quote(usd_per_hour=0.0, launch_delay_s=0.0, source="a change of the run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +44,9 @@ class DraftedPlan:
 class Plans:
     """Recent plans, by id."""
 
-    def __init__(self, fleet: FleetState) -> None:
+    def __init__(self, fleet: FleetState, run_changes: RunChanges) -> None:
         self._fleet = fleet
+        self._run_changes = run_changes
         self._plans: dict[PlanId, DraftedPlan] = {}
 
     async def make(self, request: PlanRequest) -> Plan:
@@ -65,6 +69,8 @@ class Plans:
         Raises: InvalidInput for an unknown pool or instance; NotPermitted for an actor of another pool; ProviderError
         when the provider gives no price.
         """
+        if request.run is not None:
+            return DraftedPlan(plan=await self._run_changes.draft(request), quote=NO_QUOTE)
         require_pool_access(request.actor, request.pool)
         fleet = self._fleet
         pool = fleet.pool(request.pool)

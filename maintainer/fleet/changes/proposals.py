@@ -7,6 +7,7 @@ from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.maintainer import Proposal, ProposalState
 from astraflow.contract.fleet.plans import Actor, Plan, PlanId, Verdict
 from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.values import Values
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.guard.guard import HUMAN_ROLES
 from maintainer.fleet.state.fleet import FleetState
@@ -108,6 +109,8 @@ class Proposals:
         plan = proposal.plan
         if self._manager.plans.known(plan.id) is None:
             return replace(proposal, state=ProposalState.EXPIRED, decided_at=plan.expires_at)
+        if plan.request.run is not None:
+            return proposal
         pool = self._fleet.ledger.pools.get(plan.request.pool)
         if pool is None or pool.version != plan.observed_version:
             return replace(proposal, state=ProposalState.SUPERSEDED)
@@ -147,7 +150,8 @@ class Proposals:
                     settled.append(current)
             return (*settled, proposal)
 
-        values = {"target": plan.target, "nodes": plan.nodes}
+        run = plan.request.run
+        values: Values = {"target": plan.target, "nodes": plan.nodes} if run is None else {"change": run.sentence}
         await self._manager.record_decision(
             RecordKind.PROPOSE, values, actor, key, reason, pool=pool, proposals=changed_proposals, subject=plan.id
         )
@@ -161,4 +165,4 @@ class Proposals:
 def _request_key(plan: Plan) -> tuple[object, ...]:
     """Returns a value that is equal for plans of the same change."""
     request = plan.request
-    return request.pool, request.actor, request.is_kill, plan.target, frozenset(request.retire)
+    return request.pool, request.actor, request.is_kill, plan.target, frozenset(request.retire), request.run

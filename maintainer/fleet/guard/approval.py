@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from astraflow.contract.fleet.maintainer import MaintainerMode
-from astraflow.contract.fleet.plans import Actor, Finding, GuardRule, Role
-from maintainer.fleet.guard.guard import HUMAN_ROLES, refused, unapproved
+from astraflow.contract.fleet.plans import Actor, Finding, GuardRule, Plan, Role, Verdict
+from maintainer.fleet.guard.guard import HUMAN_ROLES, refused, unapproved, verdict
 
 
 def may_approve(planner: Actor, approver: Actor, *, pool: str) -> bool:
@@ -58,3 +58,17 @@ def findings_for_applier(planner: Actor, application: ApplyAttempt, *, pool: str
     return (
         (unapproved(GuardRule.PROPOSED, "the plan waits for approval by a person"),) if application.is_proposed else ()
     )
+
+
+def refusal_message(plan: Plan, findings: tuple[Finding, ...], approver: Actor | None) -> str:
+    """Returns why the plan cannot be applied; empty when it can."""
+    overall = verdict(findings)
+    decisive = "; ".join(finding.message for finding in findings if finding.verdict is overall)
+    if overall is Verdict.REFUSED:
+        return decisive
+    if overall is Verdict.NEEDS_APPROVAL and approver is None:
+        return f"not pre-approved, do not retry: {decisive}"
+    planner, pool = plan.request.actor, plan.request.pool
+    if overall is Verdict.NEEDS_APPROVAL and approver is not None and not may_approve(planner, approver, pool=pool):
+        return f"{approver.name} ({approver.role.value}) cannot approve a plan of {planner.name}: {decisive}"
+    return ""

@@ -11,6 +11,7 @@ from astraflow.contract.fleet.maintainer import MaintainerMode, Proposal, Propos
 from astraflow.contract.fleet.plans import Actor, Finding, GuardRule, Plan, PlanId, PlanRequest, Role, Verdict
 from astraflow.contract.fleet.pools import KillScope, PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
+from astraflow.contract.fleet.run_changes import RunChange
 from astraflow.contract.ids import PoolId
 from astraflow.contract.record_kinds import RecordKind, Severity
 from astraflow.runtime.database import storable_text
@@ -202,6 +203,7 @@ def _plan(text: str) -> Plan:
             "pool": PoolId(request_fields["pool"]),
             "actor": Actor(name=request_fields["actor"]["name"], role=Role(request_fields["actor"]["role"])),
             "retire": tuple(LaunchId(launch) for launch in request_fields["retire"]),
+            "run": RunChange.from_json(request_fields["run"]) if request_fields.get("run") is not None else None,
         }
     )
     read = {

@@ -247,6 +247,8 @@ class FleetState:
     def _waits(self, proposal: Proposal, now: float) -> bool:
         """Returns whether the proposal can still be decided: it has not expired and its pool is unchanged."""
         pool = self.ledger.pools.get(proposal.plan.request.pool)
+        if proposal.plan.request.run is not None:
+            return proposal.plan.expires_at >= now
         is_current = pool is not None and pool.version == proposal.plan.observed_version
         return is_current and proposal.plan.expires_at >= now
 

@@ -13,7 +13,7 @@ from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
 from astraflow.contract.records import render_summary
 from astraflow.scaling.simulation.simulator import STEP_S
-from maintainer.agent.llm.heuristic_baseline import ConversationView
+from maintainer.agent.llm.conversation_view import ConversationView
 from maintainer.agent.llm.interface import Part, Request, TextPart, ToolCall
 from maintainer.evals.cases import CASES
 from maintainer.evals.simulation.harness import START, EvaluationHarness, open_case_maintainer, open_harness

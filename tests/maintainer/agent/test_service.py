@@ -35,6 +35,7 @@ from maintainer.fleet.service import serve as serve_fleet
 from tests.errors import raises_code
 from tests.fakes.clock import ManualClock
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
+from tests.fakes.synthetic_run import SyntheticRun
 from tests.maintainer.agent.notifications.test_webhook import receiving
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, spec
 from tests.maintainer.fleet.test_service import LOCAL, PATIENCE_S, config
@@ -45,7 +46,8 @@ pytestmark = pytest.mark.timeout(120)
 @asynccontextmanager
 async def planes(directory: Path, **changes: Any) -> AsyncIterator[tuple[str, str]]:
     """Yields addresses of a dataflow and a fleet service. changes: fleet configuration."""
-    plane, stop, ready = FakeControlPlane(sequence=5), asyncio.Event(), asyncio.get_running_loop().create_future()
+    plane = FakeControlPlane(sequence=5, synthetic_run=SyntheticRun(has_fault=False))
+    stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     async with plane.serving() as dataflow, asyncio.TaskGroup() as tasks:
         fleet = serve_fleet(
             config(**changes),

@@ -11,7 +11,7 @@ import pytest
 
 from maintainer.agent.llm.interface import models
 from maintainer.evals.case_runner import run_pair, run_rule_alone
-from maintainer.evals.cases import BLIND, CASES, HELD_OUT_SEEDS, HOSTILE, RIGHT, TUNING_SEEDS, Group
+from maintainer.evals.cases import BLIND, CASES, HELD_OUT_SEEDS, HOSTILE, LEARNING, RIGHT, TUNING_SEEDS, Group
 from maintainer.evals.scoring.scoring import CaseResult, PairedResult, Score
 from tests.maintainer.evals.parts import sampled
 
@@ -68,10 +68,10 @@ def names(sample: Collection[Any], *groups: Group) -> list[Any]:
     return sampled([case.name for case in CASES.values() if case.group in groups], sample)
 
 
-def test_the_evaluation_has_twelve_right_six_blind_and_six_hostile_cases() -> None:
+def test_the_evaluation_has_cases_of_the_fleet_and_of_learning_in_each_group() -> None:
     counted = {group: sum(case.group is group for case in CASES.values()) for group in Group}
-    assert counted == {Group.RIGHT: 12, Group.BLIND: 6, Group.HOSTILE: 6}
-    assert (len(RIGHT), len(BLIND), len(HOSTILE)) == (12, 6, 6)
+    assert counted == {Group.RIGHT: 13, Group.BLIND: 11, Group.HOSTILE: 7}
+    assert (len(RIGHT), len(BLIND), len(LEARNING), len(HOSTILE)) == (12, 6, 6, 7)
 
 
 def test_published_seeds_are_not_used_for_tuning() -> None:

@@ -14,6 +14,7 @@ import pytest
 from astraflow.runtime.service import read_error
 from maintainer.__main__ import main
 from maintainer.agent.llm.scripted import CHARACTERS
+from maintainer.evals.cases import CASES, REHEARSAL, Group
 from maintainer.evals.command import INTERRUPTED
 from maintainer.evals.leaderboard import NO_MODEL
 from tests.fakes.chat_completions import NEWER_FIELDS, serving_completions
@@ -166,6 +167,39 @@ def test_a_wrong_option_is_refused_before_a_case_runs(
     assert value in message
     assert captured.out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_brief_evaluation_has_cases_of_the_fleet_of_learning_and_attacks_and_needs_prices_and_a_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    cases = [CASES[name] for name in REHEARSAL]
+    assert {case.group for case in cases} == set(Group)
+    assert {case.attack is not None for case in cases if case.learning} == {True, False}
+    for options, code in ((["--prices", "4,20"], "model.key_missing"), ([], "evaluation.invalid_prices")):
+        output = str(tmp_path / "board.json")
+        assert main(["rehearse", "--model", "a-model", "--output", output, *options]) != 0
+        assert read_error(capsys.readouterr().err.splitlines()[-1])[1] == code
+
+
+@pytest.mark.long
+async def test_a_brief_evaluation_over_the_messages_api_stops_at_its_budget(
+    tmp_path: Path, program: ForkingProgram
+) -> None:
+    output = ("--output", str(tmp_path / "board.json"))
+    async with serving_messages() as api:
+        options = ("--model", "a-model", "--base-url", api.url, "--prices", "4,20", "--usd-max", "0.2")
+        process = await asyncio.create_subprocess_exec(
+            *(*program.command, "rehearse", *output, *options),
+            env={**os.environ, "ANTHROPIC_API_KEY": KEY},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        text, _ = await process.communicate()
+    assert process.returncode == 0, text.decode()
+    [line] = board(tmp_path)["lines"]
+    assert line["stopped"].endswith("of 0.20 US dollars are spent")
+    assert (line["usd"] <= 0.2, line["violations"]) == (True, 0)
 
 
 @pytest.mark.long

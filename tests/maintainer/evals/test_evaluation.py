@@ -121,3 +121,22 @@ async def test_an_unreachable_model_ends_the_evaluation_without_a_score(
     with raises_code(Unavailable, "evaluation.model_unavailable"):
         await evaluated(tmp_path, cases=cases)
     assert ResultsFile(tmp_path / "board.plays.jsonl").pair(replace(cases[0], seed=1), SCRIPTED) is None
+
+
+async def test_a_run_that_the_budget_cuts_costs_no_more_and_has_no_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each turn costs a cent: the next one would pass the limit, so the model is not asked."""
+
+    def expensive(spec: Any) -> Says:
+        says = Says([])
+        says.price = 0.01
+        return says
+
+    monkeypatch.setattr(models, "build", expensive)
+    cases = [brief("rate-too-low", hours=1.0)]
+    result, updates = await evaluated(tmp_path, cases=cases, seeds=(1,), allowance=Allowance(usd=0.005))
+    assert (result.scores, updates, result.stopped.endswith("of 0.01 US dollars are spent")) == ((), [], True)
+    assert ResultsFile(tmp_path / "board.plays.jsonl").pair(replace(cases[0], seed=1), SCRIPTED) is None
+    result, [progress] = await evaluated(tmp_path, cases=cases, seeds=(1,), allowance=Allowance(usd=1.0))
+    assert (len(result.scores), progress.usd > 0) == (1, True)

@@ -15,13 +15,15 @@ from astraflow.contract.fleet.instances import Cause
 from astraflow.contract.fleet.plans import Actor, AppliedPlan, PlanRequest, Role
 from astraflow.contract.fleet.pools import PoolSpec
 from astraflow.contract.fleet.recommendations import FleetConstraints, Mode
-from astraflow.contract.ids import NodeId, PoolId
+from astraflow.contract.ids import FlowId, NodeId, PoolId
 from astraflow.contract.nodes import JoinToken
+from astraflow.contract.plugins import PluginChange
 from astraflow.contract.reports.report import Completion, NodeReport, NodeState, Report
 from astraflow.runtime.database import Database
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.changes.follower import Follower
 from maintainer.fleet.changes.proposals import Proposals
+from maintainer.fleet.changes.run_changes import RunChanges, RunOnThisMachine
 from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.instances.actuator import Actuator
 from maintainer.fleet.instances.fault_injection import FaultInjector
@@ -88,6 +90,8 @@ class Run:
         """Nodes of the pool that no provider started."""
         self.is_complete = False
         self.is_away = False
+        self.changes: list[tuple[str, str, str]] = []
+        """Changes of the run that dataflow was asked for: what, on what, by whom."""
         self.minted: dict[str, tuple[str, str, float]] = {}
         """Name -> role, pool and lifetime in seconds of its latest token."""
         self.revoked: list[str] = []
@@ -117,6 +121,20 @@ class Run:
             raise InvalidInput(f"{name} holds no credential")
         self.revoked.append(name)
         return "revoked"
+
+    async def pause_flow(self, flow: FlowId, *, is_paused: bool, actor: str, reason: str) -> str:
+        if self.is_away:
+            raise Unavailable("dataflow is away")
+        self.changes.append(("pause" if is_paused else "resume", flow, actor))
+        return "done"
+
+    async def change_plugins(self, change: PluginChange) -> str:
+        self.changes.append((str(change.specs_by_slot()), str(change.flow or change.policy), change.actor))
+        return "done"
+
+    async def evaluate(self, flow: FlowId, *, actor: str, reason: str) -> str:
+        self.changes.append(("evaluate", flow, actor))
+        return "done"
 
     def report(self) -> Report:
         """Returns a report with the nodes of all running machines."""
@@ -178,7 +196,9 @@ class Parts:
         )
         self.records = FleetRecords(self.fleet)
         replies = IdempotentReplies(self.fleet)
-        self.fleet_manager = FleetManager(self.fleet, replies)
+        self.fleet_manager = FleetManager(
+            self.fleet, replies, RunChanges(self.fleet, replies, run, RunOnThisMachine.find(directory))
+        )
         self.faults = FaultInjector(self.fleet, replies)
         self.proposals = Proposals(self.fleet, self.fleet_manager)
         self.maintainer_api = MaintainerApi(self.fleet, self.fleet_manager, database)

@@ -44,6 +44,7 @@ STARTS = {
     "astraflow/tools/mcp_servers.py": MINIMAL,
     "maintainer/fleet/providers/local_process/machine_folders.py": "its own minimal environment, anywhere",
     "maintainer/fleet/providers/local_process/machine.py": "its own environment, which is minimal",
+    "maintainer/fleet/changes/run_changes.py": MINIMAL,
     "astraflow/cli/running/supervisor.py": "services of the run, of the same user and code",
     "astraflow/cli/running/sweeps.py": "the same command line",
     "astraflow/cli/inspection/archive_viewer.py": "the viewer that the user installed, without the tokens",

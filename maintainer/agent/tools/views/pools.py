@@ -67,7 +67,7 @@ def pool_view(view_context: ViewContext, pool: Pool) -> outputs.PoolView:
         stragglers=sum(1 for signal in pool_signals if signal.kind is SignalKind.STRAGGLER),
         node_episodes_per_s=rounded_or_none(snapshot.median_speed(spec.id)),
         node_speed_share=rounded_or_none(_speed_share(view_context, spec.id)),
-        **_proposals(snapshot, spec.id),
+        **proposal_fields(snapshot, spec.id),
         signals=sorted({signal.kind for signal in pool_signals}, key=lambda kind: kind.value),
     )
 
@@ -107,7 +107,7 @@ def _speed_share(view_context: ViewContext, pool: PoolId) -> float | None:
     return median(shares) if shares else None
 
 
-def _proposals(snapshot: Snapshot, pool: PoolId) -> dict[str, Any]:
+def proposal_fields(snapshot: Snapshot, pool: PoolId) -> dict[str, Any]:
     """Decisions on agents' proposals for the pool: states and figures, never the words of people."""
     proposals = [
         proposal

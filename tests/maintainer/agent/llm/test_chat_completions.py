@@ -13,7 +13,7 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from maintainer.agent.llm.chat_completions import MAX_BYTES, ChatCompletions, ChatCompletionsOptions
-from maintainer.agent.llm.heuristic_baseline import ConversationView, Step
+from maintainer.agent.llm.conversation_view import ConversationView, Step
 from maintainer.agent.llm.interface import (
     MAX_PARTIAL_CHARACTERS,
     Failure,

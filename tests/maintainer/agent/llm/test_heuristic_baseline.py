@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from maintainer.agent.llm.heuristic_baseline import ConversationView, Step, good
+from maintainer.agent.llm.conversation_view import ConversationView, Step
+from maintainer.agent.llm.heuristic_baseline import good
 from maintainer.agent.llm.interface import Message, TextPart, ToolCall, ToolReply
 
 SLOW = [f"node-{number}" for number in range(4)]

@@ -1,0 +1,100 @@
+"""Changes of a run itself, which agents plan for a fault of learning: what happens to its flows, plugins and rate.
+
+A change of a run is planned, judged, approved and applied like a change of a pool (`astraflow.contract.fleet.plans`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Self
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import Name, PoolId
+from astraflow.contract.plugins import PluginSlot
+
+RUN = PoolId("run")
+"""Stands for the run in place of a pool; no pool may have this name."""
+
+
+class RunAction(Enum):
+    """What a change does. The value of `STOP` and `FORK` is also the verb of the command line."""
+
+    PAUSE = "pause"
+    """Issues no new groups of a flow."""
+    RESUME = "resume"
+    """Issues groups of a paused flow again."""
+    PLUGIN = "plugin"
+    """Replaces a selector, the filters or a sampler by one plugin with its default options, from the next version."""
+    EVALUATE = "evaluate"
+    """Begins a round of an evaluation with the newest versions."""
+    STOP = "stop"
+    """Ends the processes of the run; it can be resumed."""
+    FORK = "fork"
+    """Starts a new run in the newest kept checkpoint, with another learning rate of a policy. This run goes on."""
+
+
+WITH_SUBJECT = (RunAction.PAUSE, RunAction.RESUME, RunAction.PLUGIN, RunAction.EVALUATE, RunAction.FORK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunChange:
+    """Requested change of a run."""
+
+    action: RunAction
+    """What it does."""
+    subject: str = ""
+    """Flow, evaluation or policy that it concerns; empty to stop the run."""
+    slot: PluginSlot | None = None
+    """Slot of the plugin; None for other actions."""
+    kind: str = ""
+    """Kind of the new plugin; empty for other actions."""
+    learning_rate: float | None = None
+    """Learning rate of the policy in a fork; None for other actions."""
+
+    def __post_init__(self) -> None:
+        needs = {
+            "a subject": (self.action in WITH_SUBJECT, bool(self.subject)),
+            "a slot": (self.action is RunAction.PLUGIN, self.slot is not None),
+            "a kind": (self.action is RunAction.PLUGIN, bool(self.kind)),
+            "a learning rate": (self.action is RunAction.FORK, self.learning_rate is not None),
+        }
+        for what, (is_needed, is_set) in needs.items():
+            if is_needed is not is_set:
+                raise InvalidInput(
+                    f"cannot plan {self.action.value!r}: it {'needs' if is_needed else 'takes no'} {what[2:]}; "
+                    "see the schema of the tool",
+                    code="run_change.invalid",
+                )
+        for name in filter(None, (self.subject, self.kind)):
+            Name(name)
+        if self.learning_rate is not None and not 0 < self.learning_rate <= 1:
+            raise InvalidInput(
+                f"cannot plan a fork with the learning rate {self.learning_rate:g}: use more than 0 and at most 1",
+                code="run_change.invalid_rate",
+            )
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """Returns a change from the JSON of its fields. Raises: InvalidInput, KeyError, TypeError, ValueError."""
+        slot = PluginSlot(fields["slot"]) if fields["slot"] is not None else None
+        return cls(**{**fields, "action": RunAction(fields["action"]), "slot": slot})
+
+    @property
+    def sentence(self) -> str:
+        """The change for people.
+
+        >>> RunChange(action=RunAction.FORK, subject="solver", learning_rate=1e-4).sentence
+        'fork the run, with a learning rate of 0.0001 of solver'
+        """
+        match self.action:
+            case RunAction.PLUGIN:
+                slot = self.slot.value if self.slot is not None else ""
+                return f"use the {slot} {self.kind} in {self.subject}"
+            case RunAction.EVALUATE:
+                return f"evaluate the newest versions by {self.subject}"
+            case RunAction.STOP:
+                return "stop the run"
+            case RunAction.FORK:
+                return f"fork the run, with a learning rate of {self.learning_rate:g} of {self.subject}"
+            case _:
+                return f"{self.action.value} the flow {self.subject}"

@@ -1,0 +1,258 @@
+"""Changes of the run: plans for the guard, and their execution by dataflow or in the folder of the run."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Protocol
+
+from astraflow.client.local_runs import LocalRuns, stop_run
+from astraflow.contract.errors import InvalidInput, PlanRefused, Unavailable
+from astraflow.contract.fleet.maintainer import Proposal, ProposalState
+from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest, Verdict
+from astraflow.contract.fleet.run_changes import RUN, RunAction, RunChange
+from astraflow.contract.ids import FlowId, PolicyId
+from astraflow.contract.plugins import PluginChange, PluginSlot
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import render_summary
+from astraflow.runtime.folders.run_folders import RUN as RUN_FILE
+from astraflow.runtime.processes.child import PYTHON_VARIABLES, child_environment
+from maintainer.fleet.guard.approval import ApplyAttempt, refusal_message
+from maintainer.fleet.guard.guard import verdict
+from maintainer.fleet.guard.run_changes import RunGuardInputs, RunRejection, RunSituation
+from maintainer.fleet.ledger.ledger import Changes, Ledger
+from maintainer.fleet.ledger.records import spending_rate, spent_today
+from maintainer.fleet.state.fleet import FleetState
+from maintainer.fleet.state.fleet_records import FleetRecords
+from maintainer.fleet.state.idempotency import IdempotentReplies, require_pool_access
+
+MAX_DECISIONS = 100
+"""Latest entries of the audit log about the run that are read for its pace."""
+FORK_LOG = "fork.log"
+"""Log of the latest fork, in the folder of the run."""
+
+
+class RunControl(Protocol):
+    """Interface of dataflow's control plane that changes a run."""
+
+    async def pause_flow(self, flow: FlowId, *, is_paused: bool, actor: str, reason: str) -> str:
+        """Pauses or resumes the issue of a flow's groups."""
+
+    async def change_plugins(self, change: PluginChange) -> str:
+        """Changes plugins from the next version on."""
+
+    async def evaluate(self, flow: FlowId, *, actor: str, reason: str) -> object:
+        """Begins a round of an evaluation."""
+
+
+class RunHost(Protocol):
+    """Machine on which the processes of the run are started and ended."""
+
+    def stop(self) -> None:
+        """Asks the run to end, as Ctrl-C does."""
+
+    def fork(self, policy: str, learning_rate: float, *, name: str) -> None:
+        """Starts a new run in the newest kept checkpoint with another learning rate, once for a name."""
+
+
+class RunOnThisMachine:
+    """Run whose folder is on this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @classmethod
+    def find(cls, folder: Path) -> "RunOnThisMachine | None":
+        """Returns the run of a folder; None if no run is there."""
+        return cls(folder) if (folder / RUN_FILE).exists() else None
+
+    def stop(self) -> None:
+        """Ends the main process of the run. Raises: Conflict when it has ended."""
+        for run in LocalRuns([self._folder]).all():
+            stop_run(run)
+
+    def fork(self, policy: str, learning_rate: float, *, name: str) -> None:
+        """Starts the fork in its own session, with the optimizer's state. Raises: Unavailable when it cannot start."""
+        target = self._folder.parent / f"{self._folder.name[:64]}-fork-{name}"
+        if target.exists():
+            return
+        rate = f"policies.{policy}.backend.learning_rate={learning_rate}"
+        command = [sys.executable, "-m", "astraflow.cli", "fork", str(self._folder), "--run-dir", str(target)]
+        try:
+            with (self._folder / FORK_LOG).open("ab") as log:
+                process = subprocess.Popen(  # noqa: S603 (the same program, with checked arguments)
+                    [*command, "--headless", "--no-web", "--set", rate],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=child_environment(PYTHON_VARIABLES),
+                    start_new_session=True,
+                )
+        except OSError as problem:
+            raise Unavailable(
+                f"cannot fork the run: {problem.strerror}; check its folder", code="fleet.fork_failed"
+            ) from None
+        threading.Thread(target=process.wait, daemon=True).start()  # no zombie, and no warning at the end
+
+
+class RunChanges:
+    """Plans and applies changes of one run. host: stops and forks it; None where its folder is on another machine."""
+
+    def __init__(
+        self, fleet: FleetState, replies: IdempotentReplies, control: RunControl, host: "RunHost | None"
+    ) -> None:
+        self._fleet = fleet
+        self._records = FleetRecords(fleet)
+        self._replies = replies
+        self._control = control
+        self._host = host
+
+    async def draft(self, request: PlanRequest) -> Plan:
+        """Returns a plan for a change of the run, without changing anything. Raises: NotPermitted for an actor of one
+        pool."""
+        require_pool_access(request.actor, RUN)
+        evidence = await self._evidence(request)
+        findings, now = evidence.findings(), self._fleet.clock.wall()
+        fork_usd = evidence.situation.usd_per_hour if evidence.change.action is RunAction.FORK else 0.0
+        stop_usd = -evidence.situation.usd_per_hour if evidence.change.action is RunAction.STOP else 0.0
+        return Plan(
+            id=PlanId(self._fleet.launch_ids.next(now)),
+            request=request,
+            observed_version=0,
+            nodes=0,
+            target=0,
+            launches=0,
+            victims=(),
+            eta_s=0.0,
+            usd_per_hour_change=fork_usd + stop_usd,
+            verdict=verdict(findings),
+            findings=findings,
+            created_at=now,
+            expires_at=now + self._fleet.config.times.plan_valid_s,
+            guard_json=evidence.to_json(),
+        )
+
+    async def apply(
+        self, plan: Plan, *, key: str, request_hash: str, approver: Actor | None, applier: Actor
+    ) -> AppliedPlan:
+        """Checks the change again, carries it out and records it. Called under the lock of replies.
+
+        Raises: PlanRefused; the errors of dataflow.
+        """
+        waiting = self._fleet.ledger.waiting_proposals.get(plan.id)
+        attempt = ApplyAttempt(applier=applier, mode=self._fleet.agents_mode, is_proposed=waiting is not None)
+        evidence = replace(await self._evidence(plan.request), application=attempt)
+        objection = refusal_message(plan, evidence.findings(), approver)
+        if objection:
+            await self._record_refusal(plan, evidence, objection, applier, key)
+            raise PlanRefused(objection, guard_json=evidence.to_json(), code="fleet.plan_refused")
+        is_over = evidence.change.action is RunAction.STOP  # recorded first: this service ends with the run
+        if not is_over:
+            await self._carry_out(evidence.change, plan, by=approver or applier)
+        needs_approval = waiting is not None or verdict(evidence.findings()) is Verdict.NEEDS_APPROVAL
+        applied = await self._record(plan, evidence, key, request_hash, person=approver if needs_approval else None)
+        if is_over:
+            await self._carry_out(evidence.change, plan, by=approver or applier)
+        return applied
+
+    async def _record(
+        self, plan: Plan, evidence: RunGuardInputs, key: str, request_hash: str, *, person: Actor | None
+    ) -> AppliedPlan:
+        """Writes the audit log, the decided proposal and the reply. person: who approved it, if it needed that."""
+
+        def decide(ledger: Ledger) -> tuple[Changes, AppliedPlan]:
+            decision = self._records.decision(
+                RecordKind.APPLY,
+                {"change": evidence.change.sentence} | ({"approver": person.name} if person else {}),
+                pool=RUN,
+                actor=plan.request.actor,
+                reason=plan.request.reason,
+                key=key,
+                findings=evidence.findings(),
+            )
+            applied = AppliedPlan(
+                plan=plan.id,
+                decision=decision.ordinal,
+                launched=(),
+                retired=(),
+                message=render_summary(decision),
+                guard_json=evidence.to_json(),
+            )
+            waiting = ledger.waiting_proposals.get(plan.id)
+            proposals = (_approved(waiting, person, self._fleet.clock.wall()),) if waiting and person else ()
+            reply = self._replies.make_reply(key, request_hash, asdict(applied))
+            return Changes(decisions=(decision,), proposals=proposals, reply=reply), applied
+
+        return await self._fleet.ledger.change(decide)
+
+    async def _evidence(self, request: PlanRequest) -> RunGuardInputs:
+        fleet, now = self._fleet, self._fleet.clock.wall()
+        decisions, _ = await fleet.ledger.decisions(pool=RUN, before=None, limit=MAX_DECISIONS)
+        rejected = tuple(
+            RunRejection(at=proposal.decided_at, change=proposal.plan.request.run)
+            for proposal in fleet.ledger.rejected_proposals.values()
+            if proposal.decided_at is not None and proposal.plan.request.run is not None
+        )
+        situation = RunSituation(
+            now=now,
+            kill=fleet.kill,
+            report_age_s=fleet.observation.age_s,
+            changed_at=tuple(sorted(entry.at for entry in decisions if entry.kind is RecordKind.APPLY)),
+            usd_per_hour=spending_rate(fleet.ledger.billed()),
+            usd_today=spent_today(fleet.ledger.records.values(), now=now),
+            has_folder=self._host is not None,
+            rejected=rejected,
+        )
+        assert request.run is not None  # noqa: S101 (plans without one are of pools)
+        return RunGuardInputs(situation=situation, actor=request.actor, change=request.run, limits=fleet.limits)
+
+    async def _carry_out(self, change: RunChange, plan: Plan, *, by: Actor) -> None:
+        """Makes the change. A repetition after a crash finds it made: every action sets a state, and a fork has one
+        folder for each plan."""
+        who = {"actor": by.name, "reason": plan.request.reason}
+        match change.action:
+            case RunAction.PAUSE | RunAction.RESUME:
+                is_paused = change.action is RunAction.PAUSE
+                await self._control.pause_flow(FlowId(change.subject), is_paused=is_paused, **who)
+            case RunAction.PLUGIN:
+                await self._control.change_plugins(_plugin_change(change, by=by, reason=plan.request.reason))
+            case RunAction.EVALUATE:
+                await self._control.evaluate(FlowId(change.subject), **who)
+            case RunAction.STOP:
+                assert self._host is not None  # noqa: S101 (the guard refuses it otherwise)
+                await asyncio.to_thread(self._host.stop)
+            case RunAction.FORK:
+                assert self._host is not None  # noqa: S101 (as above)
+                rate = change.learning_rate or 0.0
+                await asyncio.to_thread(self._host.fork, change.subject, rate, name=plan.id[-8:].lower())
+
+    async def _record_refusal(
+        self, plan: Plan, evidence: RunGuardInputs, objection: str, applier: Actor, key: str
+    ) -> None:
+        await self._records.add_decision(
+            RecordKind.REFUSE,
+            {"text": objection},
+            pool=RUN,
+            actor=applier,
+            reason=plan.request.reason,
+            key=key,
+            findings=evidence.findings(),
+        )
+
+
+def _plugin_change(change: RunChange, *, by: Actor, reason: str) -> PluginChange:
+    spec = {"kind": change.kind}
+    match change.slot:
+        case PluginSlot.SELECTOR:
+            return PluginChange(flow=FlowId(change.subject), selector=spec, actor=by.name, reason=reason)
+        case PluginSlot.FILTERS:
+            return PluginChange(flow=FlowId(change.subject), filters=(spec,), actor=by.name, reason=reason)
+        case PluginSlot.SAMPLER:
+            return PluginChange(policy=PolicyId(change.subject), sampler=spec, actor=by.name, reason=reason)
+    raise InvalidInput("cannot change a plugin: no slot is named; name one", code="run_change.invalid")
+
+
+def _approved(proposal: Proposal, by: Actor, at: float) -> Proposal:
+    return replace(proposal, state=ProposalState.APPROVED, decided_at=at, decided_by=by.name)
