@@ -17,6 +17,7 @@ from astraflow.recipe.config import Recipe, dataflow_config, trainer_config
 from astraflow.recipe.plugins import plugin_specs
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.toml import Values, merge_tables
+from astraflow.tinker.config import TinkerOptions
 from docs.generate.plugin_slots import ALGORITHM_SLOTS, SLOTS
 from maintainer.agent.config import MaintainerConfig
 from maintainer.fleet.config import FleetConfig
@@ -93,7 +94,8 @@ def test_toml_blocks_are_valid(document: str, text: str) -> None:
     elif "sender" in keys:
         MailConfig.parse(values, where=document)
     elif not keys <= set(PLAIN):
-        options: type[Config] = OpenIdConfig if "issuer" in keys else MaintainerConfig
+        known: dict[str, type[Config]] = {"issuer": OpenIdConfig, "tenants": TinkerOptions}
+        options = next((known[key] for key in known if key in keys), MaintainerConfig)
         options.parse(values, where=document)
 
 

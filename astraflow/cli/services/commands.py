@@ -203,6 +203,19 @@ def node(
     raise typer.Exit(run_node(config, dataflow=dataflow, token=access.read_token(), tls=access.tls(), tracing=tracing))
 
 
+@serve.command()
+def tinker(
+    config: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file with models and tenants.")],
+    directory: Directory = Path("tinker"),
+    host: Host = "127.0.0.1",
+    port: Port = 9300,
+) -> None:
+    """Serve the Tinker API: tenants train adapters on shared base models through the official SDK."""
+    from astraflow.tinker.run import run_tinker
+
+    raise typer.Exit(run_tinker(config, directory, host=host, port=port))
+
+
 for role in (control_commands.web, control_commands.fleet, control_commands.maintainer):
     serve.command()(role)
 

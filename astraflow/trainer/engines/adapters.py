@@ -94,7 +94,7 @@ class Adapters:
         read: returns a weight by name, for a model on the meta device, whose weights are to be rounded when they are
         read. Raises: InvalidInput for unknown target modules, or without peft.
         """
-        layers = _target_layers(model, options.target_modules)
+        layers = target_layers(model, options.target_modules)
         parts = published_parts(model)
         for weight in named_weights(model).values():
             weight.data = weight.data.to(torch_dtype_of(published_dtype)).to(weight.dtype)
@@ -194,7 +194,7 @@ def _reader(model: PreTrainedModel) -> Callable[[str], Tensor]:
     return lambda name: weights[name].detach()
 
 
-def _target_layers(model: PreTrainedModel, wanted: Iterable[str] | None) -> list[str]:
+def target_layers(model: PreTrainedModel, wanted: Iterable[str] | None) -> list[str]:
     """Returns the names of the linear layers in the model's blocks that get adapters. Raises: InvalidInput."""
     blocks = {id(module) for module in blocks_of(model).modules()}
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and id(module) in blocks]

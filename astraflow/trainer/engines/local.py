@@ -11,6 +11,7 @@ from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
 from astraflow.contract.weights import Dtype
 from astraflow.trainer.engines.adapters import computing_as, constant_weights, trained_weights
 from astraflow.trainer.engines.base import Batching, Layout, Model, ModelRole, Pack, UpdateResult, missing_model
+from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.scoring.balance import check_routers
 from astraflow.trainer.engines.scoring.choice import choose_demanded
 from astraflow.trainer.engines.scoring.options import apply_options
@@ -101,6 +102,10 @@ class LocalEngine:
     def update(self, *, role: ModelRole = ModelRole.POLICY, is_loss_finite: bool) -> UpdateResult:
         """Runs one optimizer step."""
         return self._optimizers[role].update(is_loss_finite=is_loss_finite)
+
+    def use(self, options: OptimizerOptions) -> None:
+        """Takes the rates of the policy's next updates from other options, as `MasterOptimizer.use`."""
+        self._optimizers[ModelRole.POLICY].use(options)
 
     @property
     def published_dtype(self) -> Dtype:

@@ -150,6 +150,12 @@ class MasterOptimizer:
                 dither(self._masters[name], name, whole=parameter, grid=rounded_to)
         self._write_back()
 
+    def use(self, options: OptimizerOptions) -> None:
+        """Takes learning rate, betas, epsilon, decay and clip of the next updates from other options; what decides how
+        the state is stored stays."""
+        self._options = options
+        self._adamw.use(betas=options.betas, epsilon=options.epsilon)
+
     def accumulate(self) -> None:
         """Adds the model's gradients in float32; call after each backward pass. A float32 gradient stays in the model,
         where autograd adds to it."""

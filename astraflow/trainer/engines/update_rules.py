@@ -89,6 +89,10 @@ class AdamW:
         """Updates that changed the weights, on the host."""
         self._thresholds = torch.randint(0, 1 << 16, (_CPU_CHUNK_ELEMENTS,), generator=torch.Generator().manual_seed(0))
 
+    def use(self, *, betas: tuple[float, float], epsilon: float) -> None:
+        """Sets the decays and the epsilon of the next updates."""
+        self._options |= {"beta1": betas[0], "beta2": betas[1], "eps": epsilon}
+
     def moments(self) -> dict[tuple[str, str], Tensor]:
         """Returns (moment, name of the weight) -> tensor, not copied."""
         parts = {

@@ -1,0 +1,114 @@
+"""Sampling sessions of tenants, and the runs that compute their requests."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.tinker import requests as api
+from astraflow.tinker.base_models import SharedBase, find_base
+from astraflow.tinker.executor import Executor
+from astraflow.tinker.records import checkpoint_folder, own, own_checkpoint
+from astraflow.tinker.sampling import SamplerRun, sample_job
+from astraflow.tinker.store import RequestRow, SamplerRow, Store
+from astraflow.tinker.tenant_models import sampling_adapters
+from astraflow.tinker.work import Outcome, Settle
+
+MAX_IDLE = 32
+"""Samplers without requests whose adapters stay in memory."""
+
+
+class Samplers:
+    """Samplers in memory. For the event loop's thread."""
+
+    def __init__(
+        self, folder: Path, bases: Mapping[str, SharedBase], store: Store, executor: Executor, settle: Settle
+    ) -> None:
+        """settle: takes results, in the event loop's thread."""
+        self._folder = folder
+        self._bases = bases
+        self._store = store
+        self._executor = executor
+        self._settle = settle
+        self._runs: OrderedDict[str, SamplerRun] = OrderedDict()
+        self._sampling: dict[str, SamplerRun] = {}
+        """Requests in progress."""
+
+    def create(self, tenant: str, request: api.CreateSamplingSession) -> str:
+        """Creates a sampler of a base or of a checkpoint, in a session of the tenant; returns its id."""
+        if request.model_path is not None:
+            saved = own_checkpoint(self._store, tenant, request.model_path, kind="sampler")
+            model = own(self._store.model(saved.model), tenant, "model", saved.model)
+            base, path = model.base, str(checkpoint_folder(Path(), saved.path))
+        elif request.base_model is not None:
+            base, path = find_base(self._bases, request.base_model).name, ""
+        else:
+            raise InvalidInput(
+                "cannot create a sampling session: base_model and model_path are missing; give one of them",
+                code="tinker.invalid_field",
+            )
+        sampler = f"{request.session_id}:sample:{request.sampling_session_seq_id}"
+        self._store.add(SamplerRow(id=sampler, tenant=tenant, session=request.session_id, base=base, path=path))
+        return sampler
+
+    def info(self, tenant: str, sampler: str) -> dict[str, Any]:
+        """Returns the facts of a sampling session."""
+        row = own(self._store.sampler(sampler), tenant, "sampling session", sampler)
+        return {"sampler_id": row.id, "base_model": row.base, "model_path": None}
+
+    def checked(self, tenant: str, request: api.Sample) -> RequestRow:
+        """Returns a request as it is stored. Raises: InvalidInput naming the field."""
+        sampler = own(
+            self._store.sampler(request.sampling_session_id), tenant, "sampling session", request.sampling_session_id
+        )
+        row = RequestRow(
+            id=f"{sampler.id}:{request.seq_id}",
+            owner=sampler.id,
+            tenant=tenant,
+            number=request.seq_id,
+            kind="sample",
+            body=request.model_dump_json().encode(),
+        )
+        sample_job(row.id, request, find_base(self._bases, sampler.base), lambda _answer, _tokens: None)
+        return row
+
+    def submit(self, row: RequestRow) -> None:
+        """Hands a stored request to its sampler."""
+        sampler = own(self._store.sampler(row.owner), row.tenant, "sampling session", row.owner)
+        loop, run = asyncio.get_running_loop(), self._run(sampler)
+
+        def settle(answer: bytes | Exception, tokens: int) -> None:
+            is_ok = isinstance(answer, bytes)
+            outcome = Outcome(
+                answer=answer if isinstance(answer, bytes) else str(answer).encode(),
+                kind="ok" if is_ok else "server",
+                tokens=tokens,
+            )
+            loop.call_soon_threadsafe(self._end, row, outcome)
+
+        self._sampling[row.id] = run
+        request = api.Sample.model_validate_json(row.body)
+        if run.add(sample_job(row.id, request, find_base(self._bases, sampler.base), settle)):
+            self._executor.submit(row.tenant, sampler.id, run)
+
+    def cancel(self, request_id: str) -> None:
+        """Ends a request with what it has sampled; nothing for one that has ended."""
+        if request_id in self._sampling:
+            self._sampling[request_id].cancel(request_id)
+
+    def _end(self, row: RequestRow, outcome: Outcome) -> None:
+        self._sampling.pop(row.id, None)
+        self._settle(row, outcome)
+
+    def _run(self, sampler: SamplerRow) -> SamplerRun:
+        if sampler.id not in self._runs:
+            idle = [name for name, run in self._runs.items() if run.is_idle]
+            for name in idle[: max(0, len(idle) - MAX_IDLE + 1)]:
+                del self._runs[name]
+            base, folder = find_base(self._bases, sampler.base), self._folder / sampler.path
+            read: Callable[[], Any] = (lambda: sampling_adapters(base, folder)) if sampler.path else dict
+            self._runs[sampler.id] = SamplerRun(base, read)
+        self._runs.move_to_end(sampler.id)
+        return self._runs[sampler.id]

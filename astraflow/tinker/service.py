@@ -1,0 +1,432 @@
+"""The server: checks requests of tenants, stores them, hands them to the executor, and answers futures.
+
+    request ─► checked ─► stored ─► executor, a pass at a time ─► answer stored ─► future answered
+
+All of it but the passes runs in the event loop. After a restart, stored requests without an answer are computed.
+"""
+
+import asyncio
+import json
+import secrets
+import shutil
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+
+from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput
+from astraflow.runtime.logs import get_logger
+from astraflow.tinker import requests as api
+from astraflow.tinker.base_models import SharedBase, chosen_targets, find_base
+from astraflow.tinker.config import TinkerOptions
+from astraflow.tinker.executor import Executor
+from astraflow.tinker.records import (
+    check_quota,
+    checkpoint_folder,
+    checkpoint_record,
+    own,
+    own_checkpoint,
+    sampler_folder,
+    training_run,
+    unknown,
+)
+from astraflow.tinker.samplers import Samplers
+from astraflow.tinker.store import CheckpointRow, ModelRow, RequestRow, SamplerRow, Store, metadata_json
+from astraflow.tinker.tenants import AuditLog, Tenants
+from astraflow.tinker.training_data import parse_request, training_data
+from astraflow.tinker.work import ModelWork, Outcome, Workshop, folder_bytes
+from astraflow.trainer.backends.state.adapters import AdapterRecord
+
+log = get_logger()
+
+CREATED = 1
+"""Number of the request that created a model; those of its client follow."""
+
+
+class TinkerServer:
+    """State of the server. For the event loop's thread."""
+
+    def __init__(self, options: TinkerOptions, folder: Path, bases: Mapping[str, SharedBase]) -> None:
+        """folder: holds keys, checkpoints and the store. Raises: InvalidInput."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.tenants = Tenants(folder / "keys", options.tenants)
+        self.audit = AuditLog(folder / "audit.jsonl")
+        self._options = options
+        self._folder = folder
+        self._bases = bases
+        self._store = Store(folder / "tinker.sqlite")
+        self._workshop = Workshop(folder=folder, bases=bases, pass_tokens=options.pass_tokens)
+        shares = {name: tenant.share for name, tenant in options.tenants.items()}
+        self._executor = Executor(shares, on_start=lambda: torch.set_num_threads(options.threads))
+        self.samplers = Samplers(folder, bases, self._store, self._executor, self._keep)
+        self._loaded: OrderedDict[str, str] = OrderedDict()
+        """Loaded models and their tenants, the one that was used last at the end."""
+        self._pending: dict[str, int] = {}
+        """Requests of each loaded model that are not answered."""
+        self._answered: dict[str, asyncio.Event] = {}
+
+    def start(self) -> None:
+        """Continues the requests that were not answered before a restart, and starts to compute."""
+        self._loop = asyncio.get_running_loop()
+        for request in self._store.unanswered():
+            if request.tenant not in self._options.tenants:
+                continue
+            try:
+                (self.samplers.submit if request.kind == "sample" else self._compute)(request)
+            except AstraFlowError as problem:  # such as a base model that is not configured any more
+                self._keep(request, Outcome(answer=str(problem).encode(), kind="server", tokens=0))
+        self._executor.start()
+
+    async def close(self) -> None:
+        """Stops computing; what is not answered stays stored."""
+        await asyncio.to_thread(self._executor.close)
+        self._store.close()
+        self.audit.close()
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """Returns the base models."""
+        models = [
+            {"model_name": name, "max_context_length": base.limits.context, "trainable": True, "sampleable": True}
+            for name, base in self._bases.items()
+        ]
+        return {"supported_models": models}
+
+    def create_session(self, tenant: str, request: api.CreateSession) -> dict[str, Any]:
+        """Begins a session."""
+        session = f"session-{secrets.token_hex(12)}"
+        self._store.add_session(session, tenant)
+        self.audit.write(tenant, "create_session", session)
+        return {"type": "create_session", "session_id": session}
+
+    def heartbeat(self, tenant: str, request: api.SessionRequest) -> dict[str, Any]:
+        """Answers that a session exists."""
+        self.check_session(tenant, request.session_id)
+        return {"type": "session_heartbeat"}
+
+    def check_session(self, tenant: str, session: str) -> None:
+        """Checks that a session is the tenant's. Raises: UnknownPolicy."""
+        if self._store.session_tenant(session) != tenant:
+            raise unknown("session", session)
+
+    def create_model(self, tenant: str, request: api.CreateModel) -> dict[str, Any]:
+        """Creates a model with new adapters."""
+        self.check_session(tenant, request.session_id)
+        base, config = find_base(self._bases, request.base_model), request.lora_config
+        self._check_rank(tenant, config.rank)
+        row = ModelRow(
+            id=f"{request.session_id}:train:{request.model_seq_id}",
+            tenant=tenant,
+            session=request.session_id,
+            base=base.name,
+            rank=config.rank,
+            seed=secrets.randbits(62) if config.seed is None else config.seed,
+            targets=",".join(chosen_targets(base, attention=config.train_attn, mlp=config.train_mlp)),
+            metadata=metadata_json(request.user_metadata),
+            created_at=time.time(),
+        )
+        return self._create(row, "create_model", request)
+
+    def forward_backward(self, tenant: str, body: bytes) -> dict[str, Any]:
+        """Accepts training data."""
+        message = parse_request(body)
+        model = self._model(tenant, message.model_id)
+        training_data(message, find_base(self._bases, model.base).limits)
+        return self._accept(model, message.seq_id, "forward_backward", body)
+
+    def submit(self, tenant: str, request: api.ModelRequest) -> dict[str, Any]:
+        """Accepts another request to a model."""
+        model = self._model(tenant, request.model_id)
+        if isinstance(request, api.SaveWeights) and not request.overwrite:
+            self._check_free(f"tinker://{model.id}/weights/{request.path}", model, request.seq_id)
+        if isinstance(request, api.SaveWeightsForSampler) and (request.path is None) == (
+            request.sampling_session_seq_id is None
+        ):
+            raise InvalidInput(
+                "cannot save weights for sampling: path and sampling_session_seq_id are both set or both missing; give "
+                "one of them",
+                code="tinker.invalid_field",
+            )
+        return self._accept(model, request.seq_id, request.request_kind, _dumped(request))
+
+    def load_weights(self, tenant: str, request: api.LoadWeights) -> dict[str, Any]:
+        """Restores a checkpoint, into a new model if the request names a session."""
+        saved = own_checkpoint(self._store, tenant, request.path, kind="training")
+        if request.model_id is not None:
+            return self._accept(self._model(tenant, request.model_id), request.seq_id, "load_weights", _dumped(request))
+        assert request.session_id is not None  # noqa: S101 (checked by the request)
+        self.check_session(tenant, request.session_id)
+        source = self._store.model(saved.model)
+        adapters = AdapterRecord.read(checkpoint_folder(self._folder, saved.path))
+        if source is None or adapters is None or request.base_model not in (None, source.base):
+            raise InvalidInput(
+                f"cannot load {request.path!r} into a model of base_model {request.base_model!r}: it belongs to "
+                f"{source.base if source else 'an unknown model'!r}; leave base_model out",
+                code="tinker.other_base",
+            )
+        row = ModelRow(
+            id=f"{request.session_id}:train:{request.model_seq_id}",
+            tenant=tenant,
+            session=request.session_id,
+            base=source.base,
+            rank=adapters.rank,
+            seed=source.seed,
+            targets=",".join(adapters.target_modules),
+            metadata=metadata_json(request.user_metadata),
+            created_at=time.time(),
+        )
+        return self._create(row, "load_weights", request)
+
+    def model_info(self, tenant: str, request: api.ModelRequest) -> dict[str, Any]:
+        """Returns the facts of a model."""
+        model = self._model(tenant, request.model_id)
+        base = find_base(self._bases, model.base)
+        data = {"arch": base.model.config.model_type, "model_name": base.name, "tokenizer_id": base.tokenizer_id}
+        return {
+            "type": "get_info",
+            "model_data": data,
+            "model_id": model.id,
+            "model_name": base.name,
+            "is_lora": True,
+            "lora_rank": model.rank,
+        }
+
+    def create_sampling_session(self, tenant: str, request: api.CreateSamplingSession) -> dict[str, Any]:
+        """Creates a sampler of a base or of a checkpoint."""
+        self.check_session(tenant, request.session_id)
+        sampler = self.samplers.create(tenant, request)
+        return {"type": "create_sampling_session", "sampling_session_id": sampler}
+
+    def sample(self, tenant: str, request: api.Sample) -> dict[str, Any]:
+        """Accepts a prompt."""
+        row = self.samplers.checked(tenant, request)
+        sequences = [f"{row.id}/{number}" for number in range(request.num_samples)]
+        return {"request_id": self._begin(row)["request_id"], "sample_sequence_ids": sequences}
+
+    def cancel(self, tenant: str, request: api.RetrieveFuture) -> dict[str, Any]:
+        """Ends a sampling request with what it has sampled; nothing for one that has ended."""
+        own(self._store.request(request.request_id), tenant, "request", request.request_id)
+        self.samplers.cancel(request.request_id)
+        return {}
+
+    async def answer(self, tenant: str, request_id: str, *, wait_s: float) -> RequestRow:
+        """Waits for the answer of a request; returns the request without one after `wait_s`. Raises: UnknownPolicy."""
+        row = own(self._store.request(request_id), tenant, "request", request_id)
+        if row.outcome is None:
+            event = self._answered.setdefault(request_id, asyncio.Event())
+            try:
+                async with asyncio.timeout(wait_s):
+                    await event.wait()
+            except TimeoutError:
+                return row
+            row = own(self._store.request(request_id), tenant, "request", request_id)
+        return row
+
+    def training_runs(self, tenant: str) -> list[dict[str, Any]]:
+        """Returns the models of a tenant, the newest first."""
+        return [training_run(row, self._store.checkpoints(tenant, row.id)) for row in self._store.models(tenant)]
+
+    def training_run(self, tenant: str, model_id: str) -> dict[str, Any]:
+        """Returns a model of a tenant."""
+        return training_run(self._model(tenant, model_id), self._store.checkpoints(tenant, model_id))
+
+    def checkpoints(self, tenant: str, model_id: str = "") -> list[dict[str, Any]]:
+        """Returns the checkpoints of a tenant, or of one of its models."""
+        if model_id:
+            self._model(tenant, model_id)
+        return [checkpoint_record(row) for row in self._store.checkpoints(tenant, model_id)]
+
+    def delete_checkpoint(self, tenant: str, path: str) -> None:
+        """Deletes a checkpoint."""
+        self._remove(own_checkpoint(self._store, tenant, path))
+
+    def weights_info(self, tenant: str, request: api.WeightsInfo) -> dict[str, Any]:
+        """Returns what a client must know to load a checkpoint."""
+        model = self._model(tenant, own_checkpoint(self._store, tenant, request.tinker_path).model)
+        kinds = {find_base(self._bases, model.base).target_modules[name] for name in model.targets.split(",")}
+        return {
+            "base_model": model.base,
+            "is_lora": True,
+            "lora_rank": model.rank,
+            "train_unembed": False,
+            "train_attn": True in kinds,
+            "train_mlp": False in kinds,
+        }
+
+    def unload(self, tenant: str, request: api.ModelRequest) -> dict[str, Any]:
+        """Accepts that a model leaves the memory; it is restored when it is used again."""
+        model = self._model(tenant, request.model_id)
+        return self._begin(_request_row(model, model.last, "unload_model", b"", suffix=":unload"))
+
+    def _remove(self, row: CheckpointRow) -> None:
+        self._store.remove_checkpoint(row.path)
+        shutil.rmtree(checkpoint_folder(self._folder, row.path), ignore_errors=True)
+        self.audit.write(row.tenant, "delete_checkpoint", row.path)
+
+    def _create(self, row: ModelRow, kind: str, request: BaseModel) -> dict[str, Any]:
+        if self._store.model(row.id) is None:
+            check_quota(self._store, row.tenant, self._options.tenants[row.tenant])
+            self._store.add(row)
+            self.audit.write(row.tenant, kind, row.id)
+        return self._accept(row, CREATED - 1, kind, _dumped(request))
+
+    def _accept(self, model: ModelRow, seq_id: int | None, kind: str, body: bytes) -> dict[str, Any]:
+        """Stores a request and hands it to the executor; a request that was accepted before is answered as before."""
+        if seq_id is None or not 0 <= seq_id < 2**53:
+            raise InvalidInput(
+                f"cannot accept {kind}: seq_id {seq_id} is not a number from 0 up; number the requests of a model",
+                code="tinker.invalid_field",
+            )
+        row = _request_row(model, seq_id + CREATED, kind, body)
+        if not self._is_repeated(row) and row.number <= model.last:
+            raise InvalidInput(
+                f"cannot accept {kind}: seq_id {seq_id} was passed by {model.last - CREATED}; send the requests of a "
+                "model in order",
+                code="tinker.sequence_passed",
+            )
+        return self._begin(row)
+
+    def _begin(self, row: RequestRow) -> dict[str, Any]:
+        if not self._is_repeated(row):
+            check_quota(self._store, row.tenant, self._options.tenants[row.tenant])
+            self._store.accept(row)
+            (self.samplers.submit if row.kind == "sample" else self._compute)(row)
+        return {"request_id": row.id, "model_id": row.owner}
+
+    def _is_repeated(self, row: RequestRow) -> bool:
+        """Returns whether the request was accepted before. Raises: Conflict for another one with its number."""
+        earlier = self._store.request(row.id)
+        if earlier is not None and earlier.kind != row.kind:
+            raise Conflict(
+                f"cannot accept {row.kind}: request {row.id!r} was {earlier.kind}; number the requests of a model",
+                code="tinker.number_in_use",
+            )
+        return earlier is not None
+
+    def _compute(self, request: RequestRow) -> None:
+        """Hands a request to its model."""
+        model = self._store.model(request.owner)
+        assert model is not None  # noqa: S101 (its row is older than its requests)
+        is_new = model.id not in self._loaded
+        earlier = self._store.since_state(model.id, before=request.number) if is_new else []
+        if is_new:
+            self._make_room(model.tenant)
+        self._loaded[model.id] = model.tenant
+        self._loaded.move_to_end(model.id)
+        self._pending[model.id] = self._pending.get(model.id, 0) + 1
+        work = ModelWork(
+            request,
+            lambda: self._workshop.passes(request, model, earlier),
+            self._settle,
+            is_state=lambda: self._workshop.states.get(model.id) == request.number,
+        )
+        self._executor.submit(request.tenant, model.id, work)
+
+    def _make_room(self, tenant: str) -> None:
+        """Unloads the tenant's models that were used longest ago, until one more fits; they are restored when they are
+        used again."""
+        own = [model for model, owner in self._loaded.items() if owner == tenant]
+        idle = [model for model in own if not self._pending.get(model)]
+        for model in idle[: max(0, len(own) - self._options.tenants[tenant].max_models + 1)]:
+            del self._loaded[model]
+            self._executor.submit(tenant, model, _Call(partial(self._workshop.models.pop, model, None)))
+
+    def _settle(self, request: RequestRow, outcome: Outcome) -> None:
+        """Takes a result from the executor's thread."""
+        self._loop.call_soon_threadsafe(self._keep, request, outcome)
+
+    def _keep(self, request: RequestRow, outcome: Outcome) -> None:
+        state = request.number if outcome.writes_state else None
+        if outcome.kind == "ok":
+            self._keep_saved(request, json.loads(outcome.answer) if request.kind in _SAVES else {})
+        else:
+            self.audit.write(request.tenant, request.kind, request.id, code=outcome.answer.decode()[:300])
+        self._store.answer(request, outcome.answer, outcome.kind, tokens=outcome.tokens, state=state)
+        if state is not None:
+            states = self._folder / "models" / request.owner / "states"
+            for older in states.iterdir():
+                if older.name.isdigit() and int(older.name) < state:
+                    shutil.rmtree(older, ignore_errors=True)
+        if request.owner in self._pending:
+            self._pending[request.owner] -= 1
+        if request.kind == "unload_model":
+            self._loaded.pop(request.owner, None)
+        if event := self._answered.pop(request.id, None):
+            event.set()
+
+    def _keep_saved(self, request: RequestRow, answer: Mapping[str, Any]) -> None:
+        """Records what a request has saved."""
+        model = self._store.model(request.owner)
+        if model is None or not answer:
+            return
+        if sampler := answer.get("sampling_session_id"):
+            folder = str(sampler_folder(Path(), sampler))
+            self._store.add(
+                SamplerRow(id=sampler, tenant=model.tenant, session=model.session, base=model.base, path=folder)
+            )
+        if "path" in answer:
+            path, saved = answer["path"], json.loads(request.body)
+            self._store.add(
+                CheckpointRow(
+                    path=path,
+                    tenant=model.tenant,
+                    model=model.id,
+                    kind="training" if request.kind == "save_weights" else "sampler",
+                    name=saved["path"],
+                    size_bytes=folder_bytes(checkpoint_folder(self._folder, path)),
+                    metadata=metadata_json(saved.get("user_metadata")),
+                    created_at=time.time(),
+                    expires_at=None if (lifetime := saved.get("ttl_seconds")) is None else time.time() + lifetime,
+                )
+            )
+            for expired in self._store.expired():
+                self._remove(expired)
+            self.audit.write(model.tenant, request.kind, path)
+
+    def _check_rank(self, tenant: str, rank: int) -> None:
+        limit = self._options.tenants[tenant].max_rank
+        if rank > limit:
+            raise InvalidInput(
+                f"cannot create a model with lora_config.rank {rank}: the tenant's limit is {limit}; take a lower rank",
+                code="tinker.rank_too_high",
+            )
+
+    def _check_free(self, path: str, model: ModelRow, seq_id: int | None) -> None:
+        """Checks that no checkpoint has the path, unless the same request wrote it."""
+        is_repeated = self._store.request(f"{model.id}:{(seq_id or 0) + CREATED}") is not None
+        if self._store.checkpoint(path) is not None and not is_repeated:
+            raise InvalidInput(
+                f"cannot save {path!r}: it exists; take another name, or set overwrite", code="tinker.checkpoint_exists"
+            )
+
+    def _model(self, tenant: str, model: str) -> ModelRow:
+        return own(self._store.model(model), tenant, "model", model)
+
+
+_SAVES = ("save_weights", "save_weights_for_sampler")
+
+
+def _request_row(model: ModelRow, number: int, kind: str, body: bytes, *, suffix: str = "") -> RequestRow:
+    identity = f"{model.id}:{number}{suffix}"
+    return RequestRow(id=identity, owner=model.id, tenant=model.tenant, number=number, kind=kind, body=body)
+
+
+class _Call:
+    """A call in the executor's thread. Implements `Work`."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    def advance(self) -> tuple[int, bool]:
+        """Calls."""
+        self._call()
+        return 0, True
+
+
+def _dumped(request: BaseModel) -> bytes:
+    return request.model_dump_json().encode()

@@ -1,0 +1,240 @@
+"""What a restart needs, in one SQLite file: sessions, models, checkpoints, requests and their answers.
+
+A request is stored before the client learns of it, and its answer before anyone reads it. A model's newest state on
+disk has a number; requests with higher numbers are computed again after a restart, which gives the same bits.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+KEPT_ANSWERS = 512
+"""Answers of a model or sampler that stay; clients read theirs within a few requests."""
+
+_SCHEMA = """
+create table if not exists tenants (name text primary key, tokens integer not null default 0);
+create table if not exists sessions (id text primary key, tenant text not null, created_at real not null);
+create table if not exists models (
+    id text primary key, tenant text not null, session text not null, base text not null, rank integer not null,
+    seed integer not null, targets text not null, metadata text not null, created_at real not null,
+    state integer not null default 0, last integer not null default 0);
+create table if not exists samplers (
+    id text primary key, tenant text not null, session text not null, base text not null, path text not null);
+create table if not exists checkpoints (
+    path text primary key, tenant text not null, model text not null, kind text not null, name text not null,
+    size_bytes integer not null, metadata text not null, created_at real not null, expires_at real);
+create table if not exists requests (
+    id text primary key, owner text not null, tenant text not null, number integer not null, kind text not null,
+    body blob, answer blob, outcome text);
+create index if not exists requests_by_owner on requests (owner, number);
+"""
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRow:
+    """Model of a tenant."""
+
+    id: str
+    tenant: str
+    session: str
+    base: str
+    rank: int
+    seed: int
+    targets: str
+    """Names of the adapted layers within a block, joined by commas."""
+    metadata: str
+    """JSON."""
+    created_at: float
+    state: int = 0
+    """Number of the request after which the newest state on disk was written; 0: the initial weights."""
+    last: int = 0
+    """Number of the newest accepted request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerRow:
+    """Sampling session. path: of the folder with its weights below the server's directory; empty: the base alone."""
+
+    id: str
+    tenant: str
+    session: str
+    base: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRow:
+    """Checkpoint that a tenant saved by name."""
+
+    path: str
+    tenant: str
+    model: str
+    kind: str
+    """`training` or `sampler`."""
+    name: str
+    size_bytes: int
+    metadata: str
+    created_at: float
+    expires_at: float | None
+    """Unix seconds after which it is deleted; None: it stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRow:
+    """Accepted request, and its answer once there is one."""
+
+    id: str
+    owner: str
+    """Model or sampling session."""
+    tenant: str
+    number: int
+    kind: str
+    body: bytes
+    answer: bytes | None = None
+    outcome: str | None = None
+    """`ok`, or whose fault the failure is: `user` or `server`; None: not computed yet."""
+
+
+class Store:
+    """Tables of a server. For one thread; calls take a fraction of a millisecond."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.execute("pragma journal_mode = wal")
+        self._connection.execute("pragma synchronous = normal")
+        self._connection.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._connection.close()
+
+    def add_session(self, session: str, tenant: str) -> None:
+        """Adds a session."""
+        self._run("insert into sessions values (?, ?, ?)", session, tenant, time.time())
+
+    def session_tenant(self, session: str) -> str | None:
+        """Returns the tenant of a session."""
+        row = self._run("select tenant from sessions where id = ?", session).fetchone()
+        return None if row is None else str(row[0])
+
+    def add(self, row: ModelRow | SamplerRow | CheckpointRow) -> None:
+        """Adds a row, or replaces the one with the same id."""
+        values = asdict(row)
+        marks = ", ".join("?" for _ in values)
+        self._run(
+            f"insert or replace into {_TABLES[type(row)]} ({', '.join(values)}) values ({marks})",  # noqa: S608
+            *values.values(),
+        )
+
+    def model(self, model: str) -> ModelRow | None:
+        """Returns a model."""
+        return next(iter(self._rows(ModelRow, "id = ?", model)), None)
+
+    def models(self, tenant: str) -> list[ModelRow]:
+        """Returns the models of a tenant, the newest first."""
+        return self._rows(ModelRow, "tenant = ? order by created_at desc", tenant)
+
+    def sampler(self, sampler: str) -> SamplerRow | None:
+        """Returns a sampling session."""
+        return next(iter(self._rows(SamplerRow, "id = ?", sampler)), None)
+
+    def checkpoint(self, path: str) -> CheckpointRow | None:
+        """Returns a checkpoint by its path."""
+        return next(iter(self._rows(CheckpointRow, "path = ?", path)), None)
+
+    def checkpoints(self, tenant: str, model: str = "") -> list[CheckpointRow]:
+        """Returns the checkpoints of a tenant, of one model if it is named, the newest first."""
+        return self._rows(
+            CheckpointRow, "tenant = ? and (model = ? or ? = '') order by created_at desc", tenant, model, model
+        )
+
+    def expired(self) -> list[CheckpointRow]:
+        """Returns the checkpoints whose time is over."""
+        return self._rows(CheckpointRow, "expires_at < ?", time.time())
+
+    def remove_checkpoint(self, path: str) -> None:
+        """Removes a checkpoint's row."""
+        self._run("delete from checkpoints where path = ?", path)
+
+    def accept(self, request: RequestRow) -> None:
+        """Stores a request, and that it is the newest of its model."""
+        values = asdict(request)
+        with self._connection:
+            self._run("begin immediate")
+            self._run(
+                f"insert into requests ({', '.join(values)}) values ({', '.join('?' for _ in values)})",  # noqa: S608
+                *values.values(),
+            )
+            self._run("update models set last = max(last, ?) where id = ?", request.number, request.owner)
+
+    def request(self, request: str) -> RequestRow | None:
+        """Returns a request."""
+        return next(iter(self._rows(RequestRow, "id = ?", request)), None)
+
+    def unanswered(self) -> list[RequestRow]:
+        """Returns the requests that were accepted and not answered, in the order of their owners' numbers."""
+        return self._rows(RequestRow, "outcome is null order by number, rowid")
+
+    def waiting(self, tenant: str) -> int:
+        """Returns the number of a tenant's requests without an answer."""
+        row = self._run("select count(*) from requests where tenant = ? and outcome is null", tenant).fetchone()
+        return int(row[0])
+
+    def since_state(self, model: str, *, before: int) -> list[RequestRow]:
+        """Returns the answered passes of a model since its state on disk, before a number, in order."""
+        condition = (
+            "owner = ? and kind = 'forward_backward' and outcome is not null and number < ? "
+            "and number > (select state from models where id = ?) order by number"
+        )
+        return self._rows(RequestRow, condition, model, before, model)
+
+    def answer(self, request: RequestRow, answer: bytes, outcome: str, *, tokens: int, state: int | None) -> None:
+        """Stores an answer and the tokens that it took. state: number of the state that was written for it, if any:
+        the requests before need not be computed again."""
+        with self._connection:
+            self._run("begin immediate")
+            self._run("update requests set answer = ?, outcome = ? where id = ?", answer, outcome, request.id)
+            self._run(
+                "insert into tenants values (?, ?) on conflict (name) do update set tokens = tokens + excluded.tokens",
+                request.tenant,
+                tokens,
+            )
+            if state is not None:
+                self._run("update models set state = ? where id = ?", state, request.owner)
+                self._run("update requests set body = x'' where owner = ? and number <= ?", request.owner, state)
+            oldest = request.number - KEPT_ANSWERS
+            condition = "owner = ? and number < ? and outcome is not null"
+            if state is not None or request.kind == "sample":
+                self._run(f"delete from requests where {condition}", request.owner, oldest)  # noqa: S608
+
+    def tokens(self, tenant: str) -> int:
+        """Returns the tokens that a tenant has used."""
+        row = self._run("select tokens from tenants where name = ?", tenant).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def _rows(self, kind: type[Row], condition: str, *values: Any) -> list[Row]:
+        names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # all are dataclasses
+        rows = self._run(f"select {', '.join(names)} from {_TABLES[kind]} where {condition}", *values)  # noqa: S608
+        return [kind(**dict(zip(names, row, strict=True))) for row in rows]
+
+    def _run(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        return self._connection.execute(statement, values)
+
+
+_TABLES: Mapping[type, str] = {
+    ModelRow: "models",
+    SamplerRow: "samplers",
+    CheckpointRow: "checkpoints",
+    RequestRow: "requests",
+}
+
+
+def metadata_json(metadata: Mapping[str, Any] | None) -> str:
+    """Returns metadata of a client as JSON."""
+    return json.dumps(metadata or {})

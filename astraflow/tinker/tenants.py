@@ -1,0 +1,79 @@
+"""Tenants: keys, quotas and the audit log."""
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from astraflow.contract.errors import InvalidInput, NotAuthenticated
+from astraflow.tinker.config import TenantOptions
+
+PREFIX = "tml-"
+"""Begin of every key; the SDK refuses others."""
+
+
+class Tenants:
+    """Keys of tenants, in files `keys/NAME` that are created where they are missing, and their quotas."""
+
+    def __init__(self, folder: Path, options: Mapping[str, TenantOptions]) -> None:
+        """Raises: InvalidInput for a file without a key."""
+        self.options = options
+        self._names: dict[str, bytes] = {}
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in options:
+            self._names[name] = _digest(_read_or_create(folder / name))
+        if len(set(self._names.values())) < len(self._names):
+            raise InvalidInput(
+                f"cannot use the keys in {str(folder)!r}: two tenants have the same; delete one of the files",
+                code="tinker.equal_keys",
+            )
+
+    def authenticate(self, key: str) -> str:
+        """Returns the tenant of a key. Raises: NotAuthenticated."""
+        digest = _digest(key)
+        matching = [name for name, own in self._names.items() if hmac.compare_digest(own, digest)]
+        if not matching:
+            raise NotAuthenticated(
+                "cannot use the server: the key in X-API-Key is missing or unknown; set TINKER_API_KEY",
+                code="tinker.unknown_key",
+            )
+        return matching[0]
+
+
+class AuditLog:
+    """Actions of tenants, one JSON object a line, in the order in which they happened."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", buffering=1)
+
+    def write(self, tenant: str, action: str, subject: str, *, code: str = "") -> None:
+        """Appends an action. code: of the error that refused it."""
+        entry = {"at": round(time.time(), 3), "tenant": tenant, "action": action, "subject": subject[:300]}
+        self._file.write(json.dumps(entry | ({"refused": code} if code else {})) + "\n")
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def _read_or_create(path: Path) -> str:
+    if not path.exists():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(PREFIX + secrets.token_urlsafe(32) + "\n")
+    key = path.read_text().strip()
+    if not key.startswith(PREFIX) or len(key) < 16:
+        raise InvalidInput(
+            f"cannot use the key in {str(path)!r}: it must begin with {PREFIX!r} and have 16 characters or more; "
+            "correct it, or delete the file for a new key",
+            code="tinker.invalid_key",
+        )
+    return key
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()

@@ -1,0 +1,184 @@
+"""Work on a tenant's model: a stored request becomes passes for the executor, and then an answer."""
+
+import json
+import os
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
+from astraflow.runtime.logs import get_logger
+from astraflow.tinker.base_models import SharedBase, TenantAdapters, find_base
+from astraflow.tinker.records import checkpoint_folder, sampler_folder
+from astraflow.tinker.requests import LoadWeights, OptimStep, SaveWeights, SaveWeightsForSampler
+from astraflow.tinker.store import ModelRow, RequestRow
+from astraflow.tinker.tenant_models import TenantModel
+from astraflow.tinker.training_data import parse_request, training_data
+
+log = get_logger()
+
+Passes = Generator[int, None, bytes]
+"""Yields the cost of each pass in tokens, returns the answer."""
+
+
+_UNWRITTEN = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Result of a request."""
+
+    answer: bytes
+    """The answer, or the text of the error."""
+    kind: str
+    """`ok`, `user` or `server`."""
+    tokens: int
+    writes_state: bool = False
+    """True if the state on disk contains the request."""
+
+
+Settle = Callable[[RequestRow, Outcome], None]
+
+
+class ModelWork:
+    """One request to a model. Implements `Work`."""
+
+    def __init__(
+        self, request: RequestRow, begin: Callable[[], Passes], settle: Settle, *, is_state: Callable[[], bool]
+    ) -> None:
+        """is_state: returns whether the newest state on disk is that after the request."""
+        self._request = request
+        self._begin = begin
+        self._settle = settle
+        self._is_state = is_state
+        self._passes: Passes | None = None
+        self._tokens = 0
+
+    def advance(self) -> tuple[int, bool]:
+        """Computes the next pass."""
+        try:
+            if self._passes is None:
+                self._passes = self._begin()
+            cost = next(self._passes)
+        except StopIteration as end:
+            return self._end(end.value, "ok")
+        except Exception as problem:  # the tenant gets the error; others are not concerned
+            if not isinstance(problem, AstraFlowError):
+                log.exception("tinker_request_failed", request=self._request.id, kind=self._request.kind)
+            return self._end(_error_text(problem).encode(), "user" if isinstance(problem, InvalidInput) else "server")
+        self._tokens += cost
+        return cost, False
+
+    def _end(self, answer: bytes, kind: str) -> tuple[int, bool]:
+        outcome = Outcome(answer=answer, kind=kind, tokens=self._tokens, writes_state=self._is_state())
+        self._settle(self._request, outcome)
+        return 1, True
+
+
+@dataclass(slots=True, kw_only=True)
+class Workshop:
+    """Loaded models of tenants, used by the executor's thread alone."""
+
+    folder: Path
+    bases: Mapping[str, SharedBase]
+    pass_tokens: int
+    models: dict[str, TenantModel] = field(default_factory=dict)
+    states: dict[str, int] = field(default_factory=dict)
+    """Number of the request after which the newest state of a model was written; -1: it could not be written."""
+
+    def passes(self, request: RequestRow, model: ModelRow, earlier: list[RequestRow]) -> Passes:
+        """Computes a request. earlier: answered passes since the state on disk, for a model that is not loaded."""
+        if request.kind == "unload_model":
+            self.models.pop(model.id, None)
+            return _json({"model_id": model.id, "type": "unload_model"})
+            yield
+        if self.states.get(model.id) == _UNWRITTEN:
+            raise Unavailable(
+                f"cannot compute {request.kind}: the state of {model.id!r} could not be written; free space in the "
+                "directory of the server, and restart it",
+                code="tinker.state_not_written",
+            )
+        trained = self.models.get(model.id)
+        if trained is None:
+            trained = yield from self._restored(model, earlier)
+        if request.kind == "forward_backward":
+            answer = yield from self._train(trained, request)
+            return answer
+        yield 1
+        return _json(self._apply(trained, request, model))
+
+    def _restored(self, model: ModelRow, earlier: list[RequestRow]) -> Generator[int, None, TenantModel]:
+        """Returns a model as it was before a restart: its state on disk, and the gradients since."""
+        base = find_base(self.bases, model.base)
+        targets = model.targets.split(",")
+        adapters = TenantAdapters.begin(base, rank=model.rank, targets=targets, seed=model.seed)
+        trained = TenantModel(base, adapters, pass_tokens=self.pass_tokens)
+        if model.state:
+            trained.load(self._states(model.id) / str(model.state), with_optimizer=True)
+        for request in earlier:
+            try:
+                yield from self._train(trained, request)
+            except InvalidInput as problem:  # as when it was first computed
+                log.info("tinker_pass_refused_again", request=request.id, code=problem.code)
+        self.models[model.id] = trained
+        return trained
+
+    def _train(self, trained: TenantModel, request: RequestRow) -> Passes:
+        return trained.train(training_data(parse_request(request.body), trained.base.limits))
+
+    def _apply(self, trained: TenantModel, request: RequestRow, model: ModelRow) -> dict[str, Any]:
+        match request.kind:
+            case "create_model":
+                return {"model_id": model.id, "type": "create_model"}
+            case "optim_step":
+                try:
+                    metrics = trained.step(OptimStep.model_validate_json(request.body).adam_params)
+                finally:
+                    self._write_state(trained, model.id, request.number)
+                return {"metrics": metrics}
+            case "load_weights":
+                load = LoadWeights.model_validate_json(request.body)
+                trained.load(checkpoint_folder(self.folder, load.path), with_optimizer=load.optimizer)
+                self._write_state(trained, model.id, request.number)
+                return {"path": load.path, "model_id": model.id, "type": "load_weights"}
+            case "save_weights":
+                path = f"tinker://{model.id}/weights/{SaveWeights.model_validate_json(request.body).path}"
+                trained.save(checkpoint_folder(self.folder, path))
+                return {"path": path, "type": "save_weights"}
+            case "save_weights_for_sampler":
+                return self._save_for_sampler(trained, request, model)
+        raise AssertionError(request.kind)
+
+    def _save_for_sampler(self, trained: TenantModel, request: RequestRow, model: ModelRow) -> dict[str, Any]:
+        save = SaveWeightsForSampler.model_validate_json(request.body)
+        if save.path is not None:
+            path = f"tinker://{model.id}/sampler_weights/{save.path}"
+            trained.save_for_sampling(checkpoint_folder(self.folder, path))
+            return {"path": path, "type": "save_weights_for_sampler"}
+        sampler = f"{model.session}:sample:{save.sampling_session_seq_id}"
+        trained.save_for_sampling(sampler_folder(self.folder, sampler))
+        return {"sampling_session_id": sampler, "type": "save_weights_for_sampler"}
+
+    def _write_state(self, trained: TenantModel, model: str, number: int) -> None:
+        self.states[model] = _UNWRITTEN
+        trained.save(self._states(model) / str(number))
+        self.states[model] = number
+
+    def _states(self, model: str) -> Path:
+        return self.folder / "models" / model / "states"
+
+
+def folder_bytes(folder: Path) -> int:
+    """Returns the size of a folder's files."""
+    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _error_text(problem: Exception) -> str:
+    if isinstance(problem, AstraFlowError):
+        return f"{problem} [{problem.code}]"
+    return f"{type(problem).__name__}: {problem}"[:500]
