@@ -45,7 +45,7 @@ async def problems_after(attacks: Sequence[Attack], run: RunningRun, prefix: str
         outcomes = await asyncio.gather(*(attack.act(node) for attack, node in zip(attacks, nodes, strict=True)))
         assert_balanced(await run.steps_more(2))
         faults = [await _faults(*each) for each in zip(attacks, nodes, outcomes, strict=True)]
-    return {attack.name: found for attack, found in zip(attacks, faults, strict=True) if found}
+    return {attack.name: fault for attack, fault in zip(attacks, faults, strict=True) if fault}
 
 
 async def _faults(attack: Attack, node: HostileNode, outcomes: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from astraflow.contract.reports.report import StreamReport
+from astraflow.contract.training_metrics import MetricUnit, TrainingMetric
 from web.components import formats
 
 POINTS = "points"
@@ -276,6 +277,11 @@ def _extremes(values: Sequence[float | None]) -> list[float | None]:
 def value_text(value: float | None, kind: str) -> str:
     """Returns a value as a legend shows it. kind: one of `_TEXTS`, or the noun of the unit."""
     return _TEXTS[kind](value) if kind in _TEXTS else formats.with_unit(value, kind)
+
+
+def metric_format(metric: TrainingMetric) -> str:
+    """Returns the format of a training metric's values, for `value_text`."""
+    return {MetricUnit.NUMBER: "figure", MetricUnit.SECONDS: "seconds"}.get(metric.unit, metric.unit.value)
 
 
 _TEXTS: Mapping[str, Callable[[float | None], str]] = {

@@ -7,13 +7,13 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from astraflow.contract.training_metrics import TrainingMetric
-from web.charts.panels import Panel, PanelView, Series, panel_view, value_text
+from web.charts.panels import Panel, PanelView, Series, metric_format, panel_view, value_text
 from web.charts.tables import TABLE_ROWS, Table, columns_json, kind_labels, steps_json
 from web.comparison.queries import ComparedRun, differences
 from web.components import formats
 from web.components.downloads import Sheet
 from web.history.series_queries import Row
-from web.history.training_steps import STEP
+from web.history.training_steps import STEP, recorded_metrics
 from web.runs import training
 from web.runs.views import RUN_CHARTS
 
@@ -138,7 +138,7 @@ def sheet(many: Sequence[ComparedRun], *, by: ComparisonAxis) -> Sheet:
 
 def compared_metrics(many: Sequence[ComparedRun]) -> list[TrainingMetric]:
     """Returns the training metrics that any of the runs has."""
-    return training.recorded(*(run.training for run in many))
+    return recorded_metrics(*(run.training for run in many))
 
 
 def chart_label(many: Sequence[ComparedRun], name: str) -> str | None:
@@ -194,7 +194,7 @@ def _chart_series(
         known_points = [[(at, value) for at, value in _series(run, line, by) if value is not None] for run in many]
         return line.value, SPECS[name].format, [*known_points]
     metric = next(metric for metric in compared_metrics(many) if metric.name == name)
-    return name, training.format_of(metric), [_metric_points(metric, run, by) for run in many]
+    return name, metric_format(metric), [_metric_points(metric, run, by) for run in many]
 
 
 def _metric_points(metric: TrainingMetric, run: ComparedRun, by: ComparisonAxis) -> list[tuple[float, float]]:
@@ -211,7 +211,7 @@ def _metric_place(run: ComparedRun, at: float, values: Mapping[str, float | None
 
 def _metric_insight(metric: TrainingMetric, many: Sequence[ComparedRun]) -> str:
     points = [(_metric_points(metric, run, "step"), run.record.name) for run in many]
-    return _insight([(own[-1][1], name) for own, name in points if own], training.format_of(metric))
+    return _insight([(own[-1][1], name) for own, name in points if own], metric_format(metric))
 
 
 def _value_at(points: Sequence[tuple[float, float]], at: float) -> float | None:

@@ -89,9 +89,9 @@ def _stream_texts(stream: StreamReport, series: Series) -> dict[str, LiveText]:
     key = f"policy/{stream.policy}"
     points = series.window(NAMED_RANGES_S[DEFAULT_RANGE])
     newest = points[-1].policies.get(stream.policy) if points else None
-    reward = newest.reward_average if newest else None
+    average = newest.reward_average if newest else None
     live_texts = {
-        "reward": LiveText(text=formats.reward(reward)),
+        "reward": LiveText(text=formats.reward(newest.reward if newest and average is None else average)),
         "reward_note": LiveText(text=insights.reward_note(stream.policy, points)),
         "reward_last": LiveText(text=formats.reward(newest.reward if newest else None)),
         "reward_trained": LiveText(text=formats.reward(newest.reward_trained if newest else None)),

@@ -12,10 +12,10 @@ from astraflow.contract.records import render
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.reports.queries import EventPage, EventQuery, TrajectoryPage, TrajectoryQuery
 from astraflow.contract.reports.report import Event, SampledTrajectory
-from astraflow.contract.training_metrics import ROLLOUT_REWARD, MetricGroup, training_metric
+from astraflow.contract.training_metrics import MetricGroup
 from astraflow.runtime.folders.run_folders import RunFolder
 from astraflow.runtime.folders.run_metadata import read_metadata
-from web.charts.panels import sparkline, value_text
+from web.charts.panels import metric_format, sparkline, value_text
 from web.components import formats
 from web.components.group_counts import flow_balance, stream_balance
 from web.components.texts import visible
@@ -26,7 +26,7 @@ from web.history.points import VALUES
 from web.history.report_json import RecordedReport, report_from_json
 from web.history.run_summary import PolicyFigures, policy_figures
 from web.history.samples import FLEET_SUBJECT, policy_subject
-from web.history.training_steps import STEP, training_rows
+from web.history.training_steps import STEP, recorded_metrics, training_rows
 
 SCHEMA = "astraflow.export.v1"
 """Version of the data in the file."""
@@ -153,14 +153,12 @@ def _charts(session: Session, run_id: int, policies: Sequence[str]) -> tuple[lis
         steps = training_rows(session, run_id, policy, at_most=MAX_CHART_POINTS)
         if steps.thinned_from:
             thinned.append(f"Training of {policy}: {len(steps.rows)} of {steps.thinned_from} steps are shown.")
-        names = {name for _, values in steps.rows for name, value in values.items() if value is not None}
-        metrics = [metric for name in names if (metric := training_metric(name)) is not None]
         places = list(MetricGroup)
-        for metric in sorted(metrics, key=lambda metric: (metric.name != ROLLOUT_REWARD, places.index(metric.group))):
+        for metric in sorted(recorded_metrics(steps.rows), key=lambda metric: places.index(metric.group)):
             xs = [values[STEP] for _, values in steps.rows]
             column = [values.get(metric.name) for _, values in steps.rows]
             label = f"{metric.label} of {policy}" if len(policies) > 1 else metric.label
-            charts.append(_chart(f"training/{policy}/{metric.name}", label, "step", xs, column, "figure"))
+            charts.append(_chart(f"training/{policy}/{metric.name}", label, "step", xs, column, metric_format(metric)))
     for subject, labels in _seconds(policies):
         rows = series_queries.rows(session, run_id, subject, tuple(labels), at_most=MAX_CHART_POINTS)
         if len(rows) >= MAX_CHART_POINTS // 2:

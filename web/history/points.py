@@ -47,9 +47,10 @@ class PolicyPoint:
     """Values of one policy at one second. None if nothing was measured yet."""
 
     reward: float | None
-    """Mean reward of the rollouts received during the last step, before filters."""
+    """Mean reward of the rollouts received during the last step, before filters; before the first step that of the
+    latest seconds."""
     reward_average: float | None
-    """Mean over the last ten steps."""
+    """Mean over the last ten steps; None before the first."""
     reward_trained: float | None
     """Mean reward of the last trained batch: filters drop groups without a learning signal, so it stays in the
     middle."""
@@ -186,10 +187,9 @@ def finite(value: float) -> float | None:
 
 def _policy_point(stream: StreamReport, lags: Mapping[str, int]) -> PolicyPoint:
     by_step = [reward for reward in stream.training.rewards if math.isfinite(reward)][-AVERAGED_STEPS:]
-    if not by_step and (stream.groups.admitted or stream.produced_per_s > 0) and math.isfinite(stream.reward_produced):
-        by_step = [stream.reward_produced]
+    has_rollouts = stream.groups.admitted > 0 or stream.produced_per_s > 0
     return PolicyPoint(
-        reward=by_step[-1] if by_step else None,
+        reward=by_step[-1] if by_step else finite(stream.reward_produced) if has_rollouts else None,
         reward_average=sum(by_step) / len(by_step) if by_step else None,
         reward_trained=finite(stream.training.reward_mean) if stream.training.steps > 0 else None,
         wait=finite(stream.training.wait_fraction) if stream.training.steps > 0 else None,

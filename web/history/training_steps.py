@@ -3,7 +3,7 @@
 import heapq
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,7 +13,13 @@ from sqlalchemy import func, select
 from sqlmodel import Session, col
 
 from astraflow.contract.reports.training_steps import TrainingStep
-from astraflow.contract.training_metrics import ROLLOUT_REWARD, MetricGroup, training_metric
+from astraflow.contract.training_metrics import (
+    ROLLOUT_REWARD,
+    TRAINING_METRICS,
+    MetricGroup,
+    TrainingMetric,
+    training_metric,
+)
 from web.database.tables import TrainingStepRow
 from web.history import series_writer
 from web.history.series_queries import Row
@@ -60,6 +66,14 @@ def last_step(session: Session, run_id: int, policy: str) -> int:
         col(TrainingStepRow.run_id) == run_id, col(TrainingStepRow.policy) == policy
     )
     return int(session.execute(query).scalar_one() or 0)
+
+
+def recorded_metrics(*many: Sequence[tuple[float, Mapping[str, float | None]]]) -> list[TrainingMetric]:
+    """Returns the metrics with a value in any of the rows, in the order in which they are shown."""
+    names = {name for rows in many for _, values in rows for name, value in values.items() if value is not None}
+    described = [metric for metric in TRAINING_METRICS if metric.name in names]
+    others = names.difference((metric.name for metric in TRAINING_METRICS), X_VALUES)
+    return [*described, *(metric for name in sorted(others) if (metric := training_metric(name)) is not None)]
 
 
 def training_rows(

@@ -10,8 +10,9 @@ from web.charts.tables import TABLE_ROWS, Table, as_sheet, as_table
 from web.charts.version_lag import LAG_COLUMNS
 from web.components import formats
 from web.components.downloads import Sheet
+from web.history.training_steps import recorded_metrics
 from web.runs.timeline import PARTS
-from web.runs.training import TRAINING, metric_sheet, metric_table, recorded
+from web.runs.training import TRAINING, metric_sheet, metric_table
 from web.runs.views import RUN_CHARTS, RunHistory, RunView
 
 TIMELINE = "timeline"
@@ -26,7 +27,7 @@ LABELS = {
 
 def recorded_metric(past: RunHistory, name: str) -> TrainingMetric | None:
     """Returns the training metric of this name; None if the run has no value of it."""
-    return next((metric for metric in recorded(past.training) if metric.name == name), None)
+    return next((metric for metric in recorded_metrics(past.training) if metric.name == name), None)
 
 
 def has_chart(past: RunHistory, name: str) -> bool:
@@ -47,7 +48,7 @@ def run_sheet(view: RunView, past: RunHistory, name: str) -> Sheet:
     if name == panels.VERSION_LAG:
         return Sheet(name=file, columns=LAG_COLUMNS, rows=_lag_rows(past))
     if name not in RUN_CHARTS:
-        metrics = [metric for metric in recorded(past.training) if name in (metric.name, TRAINING)]
+        metrics = [metric for metric in recorded_metrics(past.training) if name in (metric.name, TRAINING)]
         return metric_sheet(file, past.training, metrics)
     return as_sheet(file, _within(past, past.rows), [series.value for series in RUN_CHARTS[name].series])
 
@@ -59,7 +60,9 @@ def run_table(view: RunView, past: RunHistory, name: str) -> Table:
     if name == panels.VERSION_LAG:
         return _lag_table(past)
     if name not in RUN_CHARTS:
-        return metric_table(past.training, [metric for metric in recorded(past.training) if metric.name == name])
+        return metric_table(
+            past.training, [metric for metric in recorded_metrics(past.training) if metric.name == name]
+        )
     return as_table(RUN_CHARTS[name], _within(past, past.rows))
 
 

@@ -4,20 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from astraflow.contract.rollouts.spans import Ending
-from astraflow.contract.training_metrics import (
-    ENDING_PREFIX,
-    TRAINING_METRICS,
-    MetricGroup,
-    MetricUnit,
-    TrainingMetric,
-    training_metric,
-)
-from web.charts.panels import Panel, PanelView, Row, Series, panel_view, value_text
+from astraflow.contract.training_metrics import ENDING_PREFIX, MetricGroup, MetricUnit, TrainingMetric
+from web.charts.panels import Panel, PanelView, Row, Series, metric_format, panel_view, value_text
 from web.charts.tables import TABLE_ROWS, Table, as_sheet
 from web.components import formats
 from web.components.downloads import Sheet
 from web.components.insights import change_insight
-from web.history.training_steps import STEP, X_VALUES
+from web.history.training_steps import STEP, X_VALUES, recorded_metrics
 
 TRAINING = "training"
 """Name of all training metrics together, among the charts of a run."""
@@ -77,7 +70,7 @@ def training_view(
     rows, thinned_from: of `training_rows`. address: of a metric's page, with {} for its name. pins: names of charts.
     """
     steps = [int(values[STEP] or 0) for _, values in rows]
-    metrics = [metric for metric in recorded(rows) if metric.group is not MetricGroup.ENDINGS]
+    metrics = [metric for metric in recorded_metrics(rows) if metric.group is not MetricGroup.ENDINGS]
     by_name = {metric.name: metric_chart(metric, rows) for metric in metrics}
     return TrainingView(
         pinned=tuple(by_name[name] for name in pins if name in by_name),
@@ -88,14 +81,6 @@ def training_view(
         shown=len(rows),
         thinned_from=thinned_from,
     )
-
-
-def recorded(*many: Sequence[Row]) -> list[TrainingMetric]:
-    """Returns the metrics with a value in any of the rows, in the order in which they are shown."""
-    names = {name for rows in many for _, values in rows for name, value in values.items() if value is not None}
-    described = [metric for metric in TRAINING_METRICS if metric.name in names]
-    others = names.difference((metric.name for metric in TRAINING_METRICS), X_VALUES)
-    return [*described, *(metric for name in sorted(others) if (metric := training_metric(name)) is not None)]
 
 
 def sections(charts: Sequence[MetricChart]) -> tuple[MetricSection, ...]:
@@ -110,7 +95,7 @@ def metric_panel(metric: TrainingMetric) -> Panel:
         name=metric.name,
         label=metric.label,
         series=(Series(value=metric.name, label=metric.label),),
-        format=format_of(metric),
+        format=metric_format(metric),
         table=STEPS,
         height=SMALL_HEIGHT,
         description=metric.description,
@@ -172,7 +157,7 @@ def endings_insight(rows: Sequence[Row]) -> str:
 def metric_insight(metric: TrainingMetric, rows: Sequence[Row]) -> str:
     """Returns the title of a run's chart: the change over the shown steps."""
     values = [value for _, numbers in rows if (value := numbers.get(metric.name)) is not None]
-    return change_insight(metric.label, values, lambda value: value_text(value, format_of(metric)))
+    return change_insight(metric.label, values, lambda value: value_text(value, metric_format(metric)))
 
 
 def metric_sheet(name: str, rows: Sequence[Row], metrics: Sequence[TrainingMetric]) -> Sheet:
@@ -187,16 +172,11 @@ def metric_table(rows: Sequence[Row], metrics: Sequence[TrainingMetric]) -> Tabl
         (
             formats.count(values[STEP]),
             formats.duration(newest - at),
-            *(value_text(values.get(metric.name), format_of(metric)) for metric in metrics),
+            *(value_text(values.get(metric.name), metric_format(metric)) for metric in metrics),
         )
         for at, values in rows[::-1][:: max(1, -(-len(rows) // TABLE_ROWS))]
     ]
     return ("step", "age", *(metric.label for metric in metrics)), body
-
-
-def format_of(metric: TrainingMetric) -> str:
-    """Returns the format of the metric's values, for `value_text`."""
-    return {MetricUnit.NUMBER: "figure", MetricUnit.SECONDS: "seconds"}.get(metric.unit, metric.unit.value)
 
 
 def _summary(panel: Panel, *many: Sequence[Row]) -> str:

@@ -24,7 +24,7 @@ pytestmark = [
 PHONE, LAPTOPS = 360, (1280, 1440)
 """Widths in pixels."""
 
-FIRST = ("/", "/pools", "/pools/eu", "/nodes", "/runs", "/decisions")
+FIRST = ("/", "/pools", "/pools/eu", "/nodes", "/runs", "/decisions", "/alerts")
 """The pages that an operator reads first."""
 
 TOO_WIDE = """[...document.querySelectorAll(".table-scroll")]

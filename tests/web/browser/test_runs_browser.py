@@ -12,8 +12,7 @@ from tests.fakes.web import RunningWeb, running_web
 from tests.web.all_pages import advancing_reports
 from tests.web.runs.test_run_list import filled, launched, record
 from tests.web.trajectories.test_trajectories import HOSTILE, recorded
-from web.charts.panels import value_text
-from web.runs.training import format_of
+from web.charts.panels import metric_format, value_text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 
@@ -126,7 +125,7 @@ SHOWN = """async ([path, cases]) => {
     const { valueText } = await import(path);
     return cases.map(([value, kind]) => valueText(value, kind));
 }"""
-METRIC_FORMATS = sorted({format_of(metric) for metric in TRAINING_METRICS})
+METRIC_FORMATS = sorted({metric_format(metric) for metric in TRAINING_METRICS})
 METRIC_VALUES: tuple[float, ...] = (
     *(0, 1, 2.0, -3, 235, 999.4, 999.6, 0.5, 0.0123, -0.25, 0.00099, 1e-6, -3.21e-9, 1234, 37912.4, 4.2e8, 3.95e14),
     *(599.0, 750.25),

@@ -59,6 +59,15 @@ def test_the_average_reward_is_the_mean_of_the_latest_ten_steps() -> None:
     assert point.reward_average == 0.55
 
 
+def test_before_the_first_step_there_is_a_reward_of_rollouts_and_no_average() -> None:
+    report = SyntheticRun().report(100)
+    stream = make.changed_stream(report.streams[0], rewards=(), reward_produced=0.2)
+    point = series_of(dataclasses.replace(report, streams=(stream,))).after(0)[0].policies[SOLVER]
+
+    assert point.reward == 0.2
+    assert point.reward_average is None
+
+
 def test_unmeasured_values_are_none_and_never_nan() -> None:
     report = SyntheticRun().report(100)
     stream = make.changed_stream(

@@ -2,8 +2,8 @@
 
 from astraflow.contract.training_metrics import MetricGroup, TrainingMetric, training_metric
 from web.charts.panels import Row, Series
-from web.history.training_steps import STEP
-from web.runs.training import endings_insight, endings_panel, metric_chart, metric_table, recorded, training_view
+from web.history.training_steps import STEP, recorded_metrics
+from web.runs.training import endings_insight, endings_panel, metric_chart, metric_table, training_view
 
 
 def metric(name: str) -> TrainingMetric:
@@ -72,7 +72,7 @@ def test_endings_are_shares_with_the_newest_one_as_their_title() -> None:
 
 def test_the_table_has_the_newest_step_first() -> None:
     rows = rows_of(entropy=[1.5, 1.25])
-    heads, body = metric_table(rows, recorded(rows))
+    heads, body = metric_table(rows, recorded_metrics(rows))
 
     assert heads == ("step", "age", "Entropy")
     assert [row[0] for row in body] == ["2", "1"]
