@@ -16,7 +16,7 @@ RARE := site-packages/(databricks|kubernetes/aio|libcst|moto|mypyc?|mypy_boto3_[
 COMPILE := $(BIN)/python -m compileall -q -j 0 -x '$(RARE)' $(CURDIR)/$(VENV)/lib >/dev/null || true
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo demo-llm test test-long test-lowest engines system-packages helm soak soak-cluster soak-hostile coverage mutants recipes gpu agent-clients containers check audit extras release sbom docs format setup protos constraints clean
+.PHONY: help demo demo-llm test test-long test-lowest engines environments system-packages helm soak soak-cluster soak-hostile coverage mutants recipes gpu agent-clients containers check audit extras release sbom docs format setup protos constraints clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -40,6 +40,10 @@ test-lowest: $(LOWEST)/.made ## run the tests of the core with the lowest releas
 engines: $(VENV)/.installed-dev ## install SGLang and vLLM where they are missing, and test with real servers
 	$(BIN)/astraflow engines install --all --yes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m engines $(ARGS)
+
+environments: $(VENV)/.installed-dev ## install environments of other projects where they are missing, and check them
+	$(BIN)/python -m tests.environments.foreign
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m environments tests/environments/foreign $(ARGS)
 
 agent-clients: $(VENV)/.installed-dev ## install agents of others where they are missing, and test that they work with the proxy
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.agents.clients $(ARGS)

@@ -141,7 +141,7 @@ class AgentWorkflow:
             session.usage.restart_clock()  # it may have waited for its program
             self._sessions[session] = task
             resources.callback(self._sessions.pop, session)
-            exit_ = await program.run(timeout_s=self._timeout_s)
+            exit_ = await _ended(program, session, access, self._timeout_s)
             scores = await self._scores(_Episode(task.prompt, session, access, program, exit_), scorer)
         trajectories = session.trajectories(scores, calls=access.record)
         if self._unfinished.get(task.id) is access.record:  # else of another attempt, which runs at the same time
@@ -209,6 +209,19 @@ class _Episode:
     access: SessionAccess
     program: RunningProgram
     exit: ProgramExit
+
+
+async def _ended(
+    program: RunningProgram, session: AgentSession, access: SessionAccess, timeout_s: float
+) -> ProgramExit:
+    """Returns the end of the program. Raises: RolloutFailed; that of the engine, if it made the program fail."""
+    try:
+        return await program.run(timeout_s=timeout_s)
+    except RolloutFailed as problem:
+        failure = session.failure or access.failure
+        if failure is None:
+            raise
+        raise failure from problem
 
 
 def _chosen(prompt: Prompt, names: Sequence[str]) -> dict[str, Json]:

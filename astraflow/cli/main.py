@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from astraflow.cli.checks.commands import calibrate, check, doctor
 from astraflow.cli.engines.commands import engines
+from astraflow.cli.environments.commands import environments
 from astraflow.cli.evaluation.commands import evaluate
 from astraflow.cli.fleet.commands import fleet
 from astraflow.cli.inspection.commands import plugins, report, set_aside, track, view
@@ -86,7 +87,7 @@ PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
     "Watch": (ui, report, view, chat, login_link, track, trajectories, set_aside),
     "Control": (runs, join, token, plugins, fleet, maintainer),
     "Evaluate and check": (evaluate, check, calibrate, simulate),
-    "Models and engines": (fetch, prepare, export, engines),
+    "Models and engines": (fetch, prepare, export, engines, environments),
     "Services": (serve, keys, health, audit, mcp),
 }
 """Commands by panel of the help."""

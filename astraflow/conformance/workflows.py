@@ -106,7 +106,7 @@ async def names_policies(check: WorkflowCheck) -> str:
 
 async def returns_valid_trajectories(check: WorkflowCheck) -> str:
     """A regular episode ends with trajectories of the workflow's policies."""
-    async with _Started(check) as started:
+    async with Started(check) as started:
         trajectories = await started.run(EpisodeRecord(reply=check.reply))
         _check_values(started.workflow, trajectories)
         require(check.open_resources() == 0, f"{check.open_resources()} resources are open after the episode")
@@ -115,7 +115,7 @@ async def returns_valid_trajectories(check: WorkflowCheck) -> str:
 
 async def keeps_exact_tokens(check: WorkflowCheck) -> str:
     """Every stretch of a model is a generation, after exactly the tokens that the policy read."""
-    async with _Started(check) as started:
+    async with Started(check) as started:
         record = EpisodeRecord(reply=check.reply)
         trajectories = await started.run(record)
         unused = list(record.requests)
@@ -128,7 +128,7 @@ async def repeats_its_requests(check: WorkflowCheck) -> None:
     """The same task and replies lead to the same requests, so that another node can continue the episode."""
     digests = []
     for _ in range(2):
-        async with _Started(check) as started:
+        async with Started(check) as started:
             record = EpisodeRecord(reply=check.reply)
             await started.run(record)
             digests.append(_digests(record))
@@ -137,7 +137,7 @@ async def repeats_its_requests(check: WorkflowCheck) -> None:
 
 async def runs_episodes_at_once(check: WorkflowCheck) -> None:
     """Episodes that run at the same time do not change each other."""
-    async with _Started(check) as started:
+    async with Started(check) as started:
         alone = [EpisodeRecord(reply=check.reply) for _ in range(CONCURRENT)]
         for member, record in enumerate(alone):
             await started.run(record, member)
@@ -151,7 +151,7 @@ async def survives_hostile_replies(check: WorkflowCheck) -> str:
     """An episode with useless replies ends with trajectories, not with an error."""
     fields = workflows.options(str(check.spec["kind"])).model_fields
     longer = {"max_new_tokens": LONG_CHARACTERS + 1} if "max_new_tokens" in fields else {}
-    async with _Started(replace(check, spec={**check.spec, **longer})) as started:
+    async with Started(replace(check, spec={**check.spec, **longer})) as started:
         for name, reply in HOSTILE.items():
             record = EpisodeRecord(reply=reply)
             try:
@@ -168,7 +168,7 @@ async def survives_hostile_replies(check: WorkflowCheck) -> str:
 async def lets_engine_failures_through(check: WorkflowCheck) -> None:
     """A failure of the engine fails the episode at its boundary."""
     failure = RolloutFailed("the engine is gone", boundary=Boundary.ENGINE, code="rollout.engine_failed")
-    async with _Started(check) as started:
+    async with Started(check) as started:
         await _expect_failure(started, EpisodeRecord(reply=check.reply, failure=failure), Boundary.ENGINE)
         require(check.open_resources() == 0, f"{check.open_resources()} resources stay open")
 
@@ -176,7 +176,7 @@ async def lets_engine_failures_through(check: WorkflowCheck) -> None:
 async def lets_reward_failures_through(check: WorkflowCheck) -> None:
     """A failure of the reward fails the episode at its boundary."""
     reward = _FailingReward()
-    async with _Started(replace(check, reward=reward)) as started:
+    async with Started(replace(check, reward=reward)) as started:
         try:
             await _expect_failure(started, EpisodeRecord(reply=check.reply), Boundary.REWARD)
         except Broken:
@@ -188,7 +188,7 @@ async def lets_reward_failures_through(check: WorkflowCheck) -> None:
 
 async def ends_when_cancelled(check: WorkflowCheck) -> str:
     """A cancelled episode ends, whatever it waits for, and leaves no task and no resource behind."""
-    async with _Started(check) as started:
+    async with Started(check) as started:
         whole = EpisodeRecord(reply=check.reply)
         await started.run(whole)
         before = asyncio.all_tasks()
@@ -222,7 +222,7 @@ CHECKS: Mapping[str, Check] = {
 """Check by promise."""
 
 
-class _Started:
+class Started:
     """Workflow that is built and started while the block runs."""
 
     def __init__(self, check: WorkflowCheck) -> None:
@@ -230,7 +230,7 @@ class _Started:
         self._resources = AsyncExitStack()
         self.workflow: Workflow = workflows.build(check.spec)
 
-    async def __aenter__(self) -> "_Started":
+    async def __aenter__(self) -> "Started":
         try:
             await start_managed((self.workflow, self._check.reward), self._resources)
         except BaseException:
@@ -258,7 +258,7 @@ class _FailingReward:
         raise ConnectionError("the judge is gone")
 
 
-async def _expect_failure(started: _Started, record: EpisodeRecord, boundary: Boundary) -> None:
+async def _expect_failure(started: Started, record: EpisodeRecord, boundary: Boundary) -> None:
     try:
         await started.run(record)
     except RolloutFailed as failure:

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from astraflow.agents.environment_flows import with_environment
 from astraflow.contract.rollouts.limits import MAX_ABS_REWARD
 from astraflow.contract.rollouts.recording import ColumnNeeds
 from astraflow.dataflow.endpoint_config import KedaConfig
@@ -50,7 +51,21 @@ class GroupRewardConfig(Config):
     """Attempts before a group is dropped as `group_reward_failed`."""
 
 
-class FlowConfig(Config):
+class _Episodes(Config):
+    """Prompts and episodes, which an environment may give."""
+
+    environment: Annotated[Spec, SettableBy.RECIPE] = Field(default_factory=dict)
+    """Environment by its kind, such as `verifiers`, and its options. It gives the workflow that plays in it, the
+    reward, and the dataset of the same kind, if there is one. Options in `dataset` and `workflow` are added; one with a
+    `kind` replaces what the environment gives. Empty: `dataset` and `workflow` say all."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_environment(cls, values: Any) -> Any:
+        return with_environment(values) if isinstance(values, dict) and values.get("environment") else values
+
+
+class FlowConfig(_Episodes):
     """Tasks with one workflow that feed the policies' streams."""
 
     dataset: Spec
@@ -84,7 +99,7 @@ class FlowConfig(Config):
     that makes steps, so that no rollout is wasted on trainers of different speed."""
 
 
-class EvaluationConfig(Config):
+class EvaluationConfig(_Episodes):
     """A flow that feeds no stream: it measures pinned versions during training."""
 
     dataset: Spec

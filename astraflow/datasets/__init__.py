@@ -18,6 +18,7 @@ datasets: Registry[Dataset] = Registry(
         "maintainer": "maintainer.training.boards",
         "math": "astraflow.datasets.published.math",
         "mixture": "astraflow.datasets.mixture",
+        "openenv": "astraflow.environments.foreign.openenv",
         "parquet": "astraflow.datasets.files.parquet",
         "reasoning_gym": "astraflow.datasets.generated.reasoning_gym",
         "scienceworld": "astraflow.datasets.worlds.scienceworld",
@@ -25,6 +26,7 @@ datasets: Registry[Dataset] = Registry(
         "search": "astraflow.datasets.published.search",
         "terminal": "astraflow.datasets.worlds.terminal",
         "textcraft": "astraflow.datasets.worlds.textcraft",
+        "verifiers": "astraflow.environments.foreign.tasks",
         "webshop": "astraflow.datasets.worlds.webshop",
     },
 )

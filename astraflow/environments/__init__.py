@@ -10,6 +10,7 @@ environments: Registry[EnvironmentFactory] = Registry(
         "alfworld": "astraflow.environments.alfworld",
         "http": "astraflow.environments.adapters.http",
         "maintainer": "maintainer.training.environment",
+        "openenv": "astraflow.environments.foreign.openenv",
         "process": "astraflow.environments.adapters.process",
         "scienceworld": "astraflow.environments.scienceworld",
         "terminal": "astraflow.environments.terminal.environment",

@@ -10,6 +10,7 @@ programs: Registry[Program] = Registry(
         "command": "astraflow.agents.programs.commands",
         "container": "astraflow.agents.programs.containers",
         "endpoint": "astraflow.agents.programs.endpoints",
+        "verifiers": "astraflow.agents.programs.foreign",
     },
     extra="agents",
 )

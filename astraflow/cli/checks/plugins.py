@@ -50,7 +50,13 @@ def reward(
 
 def environment(
     kind: Kind,
-    dataset: Dataset,
+    dataset: Annotated[
+        str,
+        typer.Option(
+            metavar="JSON",
+            help="""Dataset with prompts for it, such as '{"kind": "letters"}'; one of another project has its own.""",
+        ),
+    ] = "",
     options: Options = [],  # noqa: B006 (typer copies it)
     expert: Annotated[
         str,
@@ -68,9 +74,23 @@ def environment(
             "whose episodes need only end.",
         ),
     ] = "1",
+    replies: Annotated[
+        list[str],
+        typer.Option(
+            "--reply",
+            help="For an environment of another project: what the policy replies, in order, the last one again; may be "
+            "repeated.",
+        ),
+    ] = [],  # noqa: B006 (the same)
     as_json: Json = False,
 ) -> None:
     """Check an environment against the promises of the interface; exit with code 1 if it breaks one."""
+    from astraflow.agents.environment_flows import KINDS
+
+    if kind in KINDS:
+        results = asyncio.run(_check_named(_spec(kind, options), replies or ["42"]))
+        print_results(results, part="environment", as_json=as_json)
+        return
     best = None if best_reward == "none" else _number(best_reward)
     results = asyncio.run(_check_environment(_spec(kind, options), _prompts(dataset), _expert(expert), best))
     print_results(results, part="environment", as_json=as_json)
@@ -144,6 +164,13 @@ async def _check_environment(
     from astraflow.environments import environments
 
     return await check_environment(environments.build(spec), prompts, expert, best_reward=best_reward)
+
+
+async def _check_named(spec: dict[str, Any], replies: list[str]) -> "list[CheckResult]":
+    from astraflow.conformance.named_environments import NamedEnvironment, check_named_environment
+    from astraflow.workflows.scripted.policies import in_order
+
+    return await check_named_environment(NamedEnvironment.of(spec, in_order(*replies)))
 
 
 def _expert(name: str) -> "Expert":

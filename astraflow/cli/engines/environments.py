@@ -126,14 +126,14 @@ def _install_one(release: EngineRelease, host: Host, *, name: str, has_consent: 
         "minutes to download and install.",
         soft_wrap=True,
     )
-    _require_consent(f"astraflow engines install {release.kind} --device {release.device}", has_consent=has_consent)
+    require_consent(f"astraflow engines install {release.kind} --device {release.device}", has_consent=has_consent)
     began_at = time.monotonic()
     with InstallationScreen(console) as screen:
         install(release, name=name, wheels=wheels, check=verify, progress=screen.progress)
     console.print(f"installed {name} in {time.monotonic() - began_at:.0f} s")
 
 
-def _require_consent(command: str, *, has_consent: bool) -> None:
+def require_consent(command: str, *, has_consent: bool) -> None:
     """Asks for consent on the terminal. Raises: InvalidInput if the user declines or there is no terminal."""
     if has_consent:
         return

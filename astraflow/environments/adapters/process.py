@@ -1,18 +1,19 @@
 """Adapter that runs another environment or game in worker processes: for code that is unsafe for threads, blocks,
 crashes, or needs another Python interpreter."""
 
-import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar
 from uuid import uuid4
 
 from pydantic import Field
 
-from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.rollouts.failures import RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.environments import environments, games
 from astraflow.environments.adapters.messages import decode_observation, decode_turn, too_long
+from astraflow.environments.adapters.worker_pool import WorkerPool
 from astraflow.environments.adapters.worker_process import WorkerProcess, start_worker
 from astraflow.environments.base import EnvironmentLimits, Observation
 from astraflow.environments.two_player import GameTurn
@@ -52,7 +53,7 @@ class _ProcessFactory:
         self._options = options
         if not options.python:
             (games if self._is_game else environments).check(options.of)
-        self._pool: _WorkerPool | None = None
+        self._pool: WorkerPool | None = None
 
     @property
     def limits(self) -> EnvironmentLimits:
@@ -66,7 +67,11 @@ class _ProcessFactory:
 
     async def start(self) -> None:
         """Starts the workers. Raises: InvalidInput or Unavailable when the environment does not work in them."""
-        self._pool = _WorkerPool(self._options, is_game=self._is_game)
+        self._pool = WorkerPool(
+            partial(_start, self._options, is_game=self._is_game),
+            workers=self._options.workers,
+            episodes_per_worker=self._options.episodes_per_worker,
+        )
         await self._pool.start()
 
     async def close(self) -> None:
@@ -82,7 +87,7 @@ class _ProcessFactory:
         worker = await _start(self._options, is_game=self._is_game)
         await worker.stop()
 
-    def _started(self) -> "_WorkerPool":
+    def _started(self) -> WorkerPool:
         if self._pool is None:
             raise InvalidInput(
                 "cannot make an environment: its workers are not started; start the factory first",
@@ -99,7 +104,7 @@ class ProcessFactory(_ProcessFactory):
 
     def make(self) -> "ProcessEnvironment":
         """Returns a new environment. Raises: InvalidInput before `start`."""
-        return ProcessEnvironment(self._started(), self._options)
+        return ProcessEnvironment(self._started(), begin_s=self._options.begin_s, act_s=self._options.act_s)
 
 
 @games.register("process", options=ProcessOptions)
@@ -110,15 +115,17 @@ class ProcessGameFactory(_ProcessFactory):
 
     def make(self) -> "ProcessGame":
         """Returns a new game. Raises: InvalidInput before `start`."""
-        return ProcessGame(self._started(), self._options)
+        return ProcessGame(self._started(), begin_s=self._options.begin_s, act_s=self._options.act_s)
 
 
 class _WorkerEpisode:
     """Episode in a worker process."""
 
-    def __init__(self, pool: "_WorkerPool", options: ProcessOptions) -> None:
+    def __init__(self, pool: WorkerPool, *, begin_s: float, act_s: float) -> None:
+        """begin_s, act_s: time limits, after which the worker is killed."""
         self._pool = pool
-        self._options = options
+        self._begin_s = begin_s
+        self._act_s = act_s
         self._episode = uuid4().hex
         self._worker: WorkerProcess | None = None
         self._turn = 0
@@ -127,7 +134,7 @@ class _WorkerEpisode:
         """Begins the episode in a free worker; waits for one."""
         self._worker = await self._pool.acquire()
         values = {"episode": self._episode, "prompt_id": prompt.id, "fields": dict(prompt.fields), "seed": seed}
-        return await self._worker.request("begin", values, limit_s=self._options.begin_s)
+        return await self._worker.request("begin", values, limit_s=self._begin_s)
 
     async def _act(self, values: Mapping[str, object]) -> object:
         if self._worker is None:
@@ -136,7 +143,7 @@ class _WorkerEpisode:
             )
         self._turn += 1
         values = {"episode": self._episode, "turn": self._turn, **values}
-        return await self._worker.request("act", values, limit_s=self._options.act_s)
+        return await self._worker.request("act", values, limit_s=self._act_s)
 
     async def close(self) -> None:
         """Closes the episode and frees its place in the worker."""
@@ -145,7 +152,7 @@ class _WorkerEpisode:
             return
         try:
             if worker.is_usable:
-                await worker.request("close", {"episode": self._episode}, limit_s=self._options.act_s)
+                await worker.request("close", {"episode": self._episode}, limit_s=self._act_s)
         except RolloutFailed:
             pass  # the worker is gone, and the episode with it
         finally:
@@ -176,65 +183,6 @@ class ProcessGame(_WorkerEpisode):
         if (answer := too_long(action)) is not None:
             return GameTurn(player=player, observation=answer)
         return decode_turn(await self._act({"player": player, "action": action}))
-
-
-class _WorkerPool:
-    """Workers and the episodes in them. A worker that cannot be used is replaced by the next episode."""
-
-    def __init__(self, options: ProcessOptions, *, is_game: bool) -> None:
-        self._options = options
-        self._is_game = is_game
-        self._workers: list[WorkerProcess] = []
-        self._free = asyncio.Semaphore(options.workers * options.episodes_per_worker)
-        self._replacing = asyncio.Lock()
-
-    async def start(self) -> None:
-        """Starts all workers at once."""
-        starts = [asyncio.create_task(self._start()) for _ in range(self._options.workers)]
-        outcomes = await asyncio.gather(*starts, return_exceptions=True)
-        self._workers = [outcome for outcome in outcomes if isinstance(outcome, WorkerProcess)]
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-
-    async def stop(self) -> None:
-        """Stops all workers."""
-        await asyncio.gather(*(worker.stop() for worker in self._workers))
-
-    async def acquire(self) -> WorkerProcess:
-        """Returns the usable worker with the fewest episodes, once one has room. Raises: RolloutFailed."""
-        await self._free.acquire()
-        try:
-            async with self._replacing:
-                await self._replace_unusable()
-                worker = min(self._workers, key=lambda worker: worker.episodes)
-                worker.episodes += 1
-                return worker
-        except BaseException:
-            self._free.release()
-            raise
-
-    def release(self, worker: WorkerProcess) -> None:
-        """Frees the place of an episode."""
-        worker.episodes -= 1
-        self._free.release()
-
-    async def _start(self) -> WorkerProcess:
-        return await _start(self._options, is_game=self._is_game)
-
-    async def _replace_unusable(self) -> None:
-        for index, worker in enumerate(self._workers):
-            if worker.is_usable:
-                continue
-            try:
-                self._workers[index] = await self._start()
-            except (InvalidInput, Unavailable) as problem:
-                raise RolloutFailed(
-                    f"cannot begin an episode: a worker ended and another one does not start: {problem}",
-                    boundary=Boundary.ENVIRONMENT,
-                    code="environment.worker_not_replaced",
-                ) from problem
-            await worker.stop()
 
 
 async def _start(options: ProcessOptions, *, is_game: bool) -> WorkerProcess:

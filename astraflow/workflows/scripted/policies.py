@@ -39,7 +39,7 @@ class EpisodeRecord:
     failure: Exception | None = None
     """Raised by every request."""
     blocked_from: int | None = None
-    """Number of requests after which further ones wait until they are cancelled."""
+    """Number of requests after which further ones wait until they are released or cancelled."""
     max_requests: int = 1000
     """A workflow that sends more does not end by itself."""
     requests: list[Request] = field(default_factory=list)
@@ -47,6 +47,8 @@ class EpisodeRecord:
     """Requests so far, those that wait included."""
     blocked: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a request waits."""
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by the caller: requests wait no longer."""
 
 
 class TooManyRequests(Exception):
@@ -83,7 +85,7 @@ class ScriptedPolicy:
             raise TooManyRequests(f"{number} requests and no end")
         if record.blocked_from is not None and number >= record.blocked_from:
             record.blocked.set()
-            await asyncio.Event().wait()
+            await record.released.wait()
         await asyncio.sleep(0)  # other tasks run, as with a real engine
         generation = _generation(record.reply(self._policy, index), sampling, number)
         record.requests.append(

@@ -34,6 +34,8 @@ CANARY = "canary-of-a-secret"
 STARTS = {
     "astraflow/agents/programs/callables.py": MINIMAL,
     "astraflow/environments/adapters/worker_process.py": MINIMAL,
+    "astraflow/environments/foreign/installation.py": MINIMAL,
+    "astraflow/environments/foreign/workers.py": MINIMAL,
     "astraflow/raas/engines/server/process.py": "environment of the caller, which is minimal",
     "astraflow/raas/engines/server/replica.py": MINIMAL,
     "astraflow/rewards/worker_pool.py": MINIMAL,

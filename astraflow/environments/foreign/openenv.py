@@ -1,0 +1,105 @@
+"""Environments of the package `openenv`, each session in a server of its own process, or at an address."""
+
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from astraflow.contract.ids import PromptId
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.datasets import datasets
+from astraflow.datasets.base import ANSWER, QUESTION, GeneratedDataset
+from astraflow.environments import environments
+from astraflow.environments.adapters.process import ProcessEnvironment
+from astraflow.environments.base import EnvironmentLimits
+from astraflow.environments.foreign.workers import ForeignWorkers, WorkerOptions
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
+
+RESET = "reset"
+"""Field of a prompt: the arguments of `reset`."""
+
+
+class OpenEnvOptions(WorkerOptions):
+    """Server, and how its observations are shown."""
+
+    id: Annotated[str, SettableBy.RECIPE] = Field(default="", pattern=r"^([\w.]+:\w+)?$")
+    """Application of an installed environment as `module:name`, such as `echo_env.server.app:app`; each process
+    serves it. Empty: `url` names a server."""
+    url: Annotated[str, SettableBy.RECIPE] = Field(default="", pattern=r"^(https?://.+)?$")
+    """Address of a server that runs already, such as one in a container. All processes use it."""
+    text: Annotated[str, SettableBy.RECIPE] = ""
+    """Field of an observation that the policy reads; empty: all of them, as JSON."""
+    begin_s: float = Field(default=60.0, gt=0)
+    """Time for the begin of an episode; a process that needs longer is killed."""
+    act_s: float = Field(default=30.0, gt=0)
+    """Time for an action; a process that needs longer is killed."""
+
+    @model_validator(mode="after")
+    def _check_server(self) -> Self:
+        if bool(self.id) == bool(self.url):
+            raise ValueError("set either `id` or `url`")
+        return self
+
+
+@environments.register("openenv", options=OpenEnvOptions)
+class OpenEnvFactory:
+    """Environments of the package `openenv`. Rewards of steps are summed; an action is a JSON object, or the value of
+    its only property."""
+
+    def __init__(self, options: OpenEnvOptions) -> None:
+        self._options = options
+        values = options.model_dump(mode="json", include={"id", "url", "text"})
+        self._workers = ForeignWorkers("openenv", options, values)
+
+    @property
+    def limits(self) -> EnvironmentLimits:
+        """As many environments as the processes run. A process is killed before a workflow would stop waiting."""
+        options = self._options
+        return EnvironmentLimits(
+            concurrency=options.workers * options.episodes_per_worker,
+            begin_s=options.begin_s + options.start_s + 1.0,
+            act_s=options.act_s + 1.0,
+        )
+
+    async def start(self) -> None:
+        """Starts the processes. Raises: InvalidInput, Unavailable."""
+        await self._workers.start()
+
+    async def close(self) -> None:
+        """Ends the processes and everything below them."""
+        await self._workers.close()
+
+    def make(self) -> ProcessEnvironment:
+        """Returns a new environment."""
+        return ProcessEnvironment(self._workers.pool, begin_s=self._options.begin_s, act_s=self._options.act_s)
+
+    async def check(self) -> None:
+        """The start of a process has checked its environment."""
+
+
+class OpenEnvResetsOptions(Config):
+    """Arguments of `reset`."""
+
+    size: int = Field(default=1000, ge=1, le=10**9)
+    """Number of prompts."""
+    reset: Annotated[dict[str, Any], SettableBy.RECIPE] = Field(default_factory=dict)
+    """Arguments that are the same for all prompts, such as `split`."""
+    index: Annotated[str, SettableBy.RECIPE] = Field(default="seed", pattern=r"^\w{1,100}$")
+    """Argument that gets the number of the prompt: `seed`, or `index` for an environment with tasks."""
+
+
+@datasets.register("openenv", options=OpenEnvResetsOptions)
+class OpenEnvResets(GeneratedDataset):
+    """Numbered arguments of `reset`, so that all members of a group begin alike.
+
+    Fields: question (the arguments), answer (empty: the environment decides), reset.
+    """
+
+    def __init__(self, options: OpenEnvResetsOptions, _seed: int) -> None:
+        super().__init__(options.size)
+        self._options = options
+
+    def _prompt(self, index: int) -> Prompt:
+        reset = {**self._options.reset, self._options.index: index}
+        question = ", ".join(f"{name} {value}" for name, value in reset.items())
+        return Prompt(id=PromptId(f"openenv:{index}"), fields={QUESTION: question, ANSWER: "", RESET: reset})
