@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -13,6 +14,7 @@ from hypothesis import settings
 
 from astraflow.runtime import logs
 from tests import shared_work, tools
+from tests.event_loops import EventLoop
 from tests.fakes.forking import ForkingProgram, ForkingPython
 from tests.fakes.postgres import emptied, postgres_server
 
@@ -109,9 +111,9 @@ def empty_postgres(postgres: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def anyio_backend() -> str:
+def anyio_backend() -> tuple[str, dict[str, Any]]:
     """Selects asyncio. Asynchronous fixtures of a module need it beyond a test."""
-    return "asyncio"
+    return "asyncio", {"loop_factory": EventLoop}
 
 
 @pytest.fixture(scope="session", autouse=True)
