@@ -17,7 +17,7 @@ from astraflow.wire.tls_files import read_ca_certificates, read_key_pair
 if TYPE_CHECKING:
     from astraflow.access.authority import Authority
 
-PROTOCOL = "6"
+PROTOCOL = "7"
 """Version of the protocol. A peer with another version is refused explicitly instead of misunderstood."""
 
 PROTOCOL_KEY = "astraflow-protocol"

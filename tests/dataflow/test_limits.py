@@ -29,7 +29,7 @@ from astraflow.dataflow.admission.limits import (
 from tests import make
 
 SOLVER = PolicyId("solver")
-MIXTURE = Mixture(layers=2, chosen=1, experts=4)
+MIXTURE = Mixture(layers=4, chosen=1, experts=4)
 ROW = {SOLVER: RowLimits(vocabulary=100, tokens=200, mixture=MIXTURE)}
 WRITTEN = Span(author=Author.MODEL, length=5, version=Version(0))
 LIMITS = ResultLimits(
@@ -106,8 +106,8 @@ CASES: list[tuple[str | None, tuple[Trajectory, ...]]] = [
     ("token_id", (trajectory(token_columns=kept(100)),)),
     ("token_id", (trajectory(tokens=ids(-(2**31))),)),
     (None, (trajectory(token_columns=experts(3)), trajectory())),
-    ("experts", (trajectory(token_columns=experts(4)),)),
-    ("experts", (trajectory(), trajectory(token_columns=experts(255)))),
+    (None, (trajectory(token_columns=experts(255)),)),
+    ("experts", (trajectory(), trajectory(token_columns=experts(7, width=3)))),
     ("experts", (trajectory(token_columns=experts(0, width=1)),)),
     ("experts", (trajectory(token_columns=experts(0, width=3)),)),
     ("token_id", (trajectory(), trajectory(tokens=ids(100)))),
@@ -234,7 +234,7 @@ def recorded(
         ("logprob", recorded(logprob=-1e4)),
         ("request", recorded(request=b"x" * 1000)),
         (None, recorded(columns=experts(3, tokens=4))),
-        ("experts", recorded(columns=experts(4, tokens=4))),
+        ("experts", recorded(columns=experts(4, width=3, tokens=4))),
     ],
 )
 def test_handed_back_tokens_are_held_to_the_limits_of_results(

@@ -1,6 +1,10 @@
 """Columns of tokens that an algorithm needs, and the shape of a mixture whose experts engines record."""
 
 from dataclasses import dataclass
+from math import comb
+from typing import Final
+
+_MAX_BITS: Final = 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +28,19 @@ class Mixture:
     experts: int
     """Experts of a layer among which its router chooses. Count."""
 
+    def set_bits(self, size: int) -> int:
+        """Returns the bits of the number of a set of so many experts. More numbers than sets have these bits."""
+        return comb(self.experts, size).bit_length()
+
     @property
-    def number_bytes(self) -> int:
-        """Bytes of the number of an expert."""
-        return 1 if self.experts <= 2**8 else 2
+    def set_sizes(self) -> tuple[int, ...]:
+        """Sizes of the sets that are numbered in a layer: of one, or of equal parts whose numbers have 63 bits."""
+        parts = 1
+        while self.set_bits(-(-self.chosen // parts)) > _MAX_BITS:
+            parts += 1
+        return tuple(self.chosen // parts + (part < self.chosen % parts) for part in range(parts))
 
     @property
     def width(self) -> int:
         """Bytes of a token in the column `TokenColumn.EXPERTS`."""
-        return self.layers * self.chosen * self.number_bytes
+        return -(-self.layers * sum(map(self.set_bits, self.set_sizes)) // 8)

@@ -46,7 +46,7 @@ class TokenColumn(Enum):
     """float32 `[tokens, 1]`: sampling temperature, where it is not that of the algorithm; 0: it is. Nodes record it."""
     EXPERTS = "experts"
     """uint8 `[tokens, bytes]`: experts that computed the logits from which the token was sampled, so those of the token
-    before it, in all layers of a mixture (`encoded_experts`); 255 in all bytes: not recorded."""
+    before it, in all layers of a mixture, as numbers of sets (`encoded_experts`); 255 in all bytes: not recorded."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
