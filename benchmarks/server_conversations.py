@@ -74,9 +74,9 @@ async def converse(engine: ServerEngine, run: str, arguments: argparse.Namespace
 
 async def computed(engine: ServerEngine) -> tuple[float, float]:
     """Returns the prompt tokens so far, and those that the servers computed."""
-    loads = [await engine.dialect.load(server.client) for server in engine.servers]
-    prompts = sum(load.prompt_tokens for load in loads)
-    return prompts, prompts - sum(load.cached_tokens for load in loads)
+    gauges = [(await engine.dialect.load(server.client)).gauges for server in engine.servers]
+    prompts = sum(load.prompt_tokens for load in gauges)
+    return prompts, prompts - sum(load.cached_tokens for load in gauges)
 
 
 async def measure(arguments: argparse.Namespace) -> dict[str, Any]:

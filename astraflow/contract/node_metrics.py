@@ -6,6 +6,9 @@ node, the downloads and the tools of the maintainer.
 
 from dataclasses import dataclass
 
+DRAFT_POSITIONS = (1, 2, 4, 8)
+"""Positions in a draft, from 1, whose acceptance is counted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMetric:
@@ -78,6 +81,19 @@ NODE_COUNTERS: dict[str, NodeMetric] = {
     "prompt_tokens_cached": NodeMetric(
         family="prompt_cached", unit="tokens", meaning="Tokens of prompts that engine servers had in their caches"
     ),
+    "drafts": NodeMetric(family="verified", unit="drafts", meaning="Drafts of speculation that engines verified"),
+    **{
+        f"drafts_accepted_{position}": NodeMetric(
+            family=f"accepted_{position}",
+            unit="drafts",
+            meaning=f"Drafts of which token {position} and those before it were accepted",
+        )
+        for position in DRAFT_POSITIONS
+    },
+    "tokens_drafted": NodeMetric(family="drafted", unit="tokens", meaning="Tokens of the verified drafts"),
+    "tokens_drafted_accepted": NodeMetric(
+        family="drafted_accepted", unit="tokens", meaning="Drafted tokens that were accepted"
+    ),
     "prefix_moves": NodeMetric(
         family="prefix",
         unit="moves",
@@ -128,6 +144,11 @@ NODE_GAUGES: dict[str, NodeMetric] = {
     ),
     "engine_cache_used": NodeMetric(
         family="engine_cache_used", unit="ratio", meaning="Used share of the fullest key-value cache"
+    ),
+    "speculation_gain": NodeMetric(
+        family="speculation_gain",
+        unit="ratio",
+        meaning="Generation rate with drafts against none, recently; 1 while they do not pay",
     ),
     "lease_limit": NodeMetric(
         family="lease_limit",

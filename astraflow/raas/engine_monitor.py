@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.node_metrics import DRAFT_POSITIONS
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.drain_state import DrainState
 from astraflow.raas.engines.base import Engine, EngineGauges
@@ -20,6 +21,9 @@ _TOTALS = {
     "engine_restarts": "restarts",
     "prompt_tokens": "prompt_tokens",
     "prompt_tokens_cached": "cached_tokens",
+    "drafts": "drafts",
+    "tokens_drafted": "drafted_tokens",
+    "tokens_drafted_accepted": "accepted_tokens",
     "prefix_moves": "prefix_moves",
     "prefix_tokens_lost": "lost_prefix_tokens",
 }
@@ -76,12 +80,15 @@ class EngineMonitor:
         self._counters.set_gauge("engine_waiting", sum(gauges.waiting for gauges in engines.values()))
         self._counters.set_gauge("engine_cache_used", max(gauges.cache_used for gauges in engines.values()))
         for gauges in engines.values():
+            if gauges.speculation_gain is not None:
+                self._counters.set_gauge("speculation_gain", gauges.speculation_gain)
             if gauges.reply_length is not None:
                 self._counters.set_gauge("simulated_reply_length", gauges.reply_length)
         for name, gauges in engines.items():
             before_gauges = self._reported.get(name, EngineGauges())
-            for counter, attribute in _TOTALS.items():
-                increase = getattr(gauges, attribute) - getattr(before_gauges, attribute)
+            totals_before = _totals(before_gauges)
+            for counter, total in _totals(gauges).items():
+                increase = total - totals_before.get(counter, 0)
                 self._counters.add(counter, max(0, increase))  # a restarted server counts from 0
         self._reported = engines
 
@@ -98,3 +105,10 @@ class EngineMonitor:
         log.error("engine_failed", policy=waits[failed], reason=reason)
         self._counters.note_error(reason)
         self._drain_state.finish_within(0, reason)
+
+
+def _totals(gauges: EngineGauges) -> Mapping[str, int]:
+    """Returns what an engine has counted, by the name of the node's counter."""
+    accepted = gauges.accepted_drafts
+    positions = {f"drafts_accepted_{n}": accepted[n - 1] for n in DRAFT_POSITIONS if n <= len(accepted)}
+    return {counter: getattr(gauges, attribute) for counter, attribute in _TOTALS.items()} | positions

@@ -81,6 +81,19 @@ async def test_prompt_tokens_are_counted_as_they_grow_also_after_a_restart() -> 
     assert (counted["prefix_moves"], counted["prefix_tokens_lost"]) == (2, 128)
 
 
+async def test_accepted_drafts_are_counted_by_position() -> None:
+    node = Monitored()
+    solver = node.engines[PolicyId("solver")]
+    for accepted in ((), (8, 5, 3), (20, 9, 8, 4)):  # the engine drafts up to four tokens
+        solver.load_now = EngineGauges(drafts=sum(accepted[:1]) + 2, accepted_drafts=accepted, speculation_gain=1.2)
+        await node.monitor.observe()
+
+    counted = node.counters.counters()
+    assert counted["drafts"] == 22
+    assert [counted[f"drafts_accepted_{position}"] for position in (1, 2, 4, 8)] == [20, 9, 4, 0]
+    assert node.counters.gauges()["speculation_gain"] == 1.2
+
+
 async def test_restarts_of_all_engines_are_counted_once() -> None:
     node = Monitored()
     solver = node.engines[PolicyId("solver")]

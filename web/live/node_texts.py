@@ -83,7 +83,7 @@ def engine_text(node: NodeReport) -> tuple[str, str]:
     restarted = f", restarted {formats.several(restarts, 'time')}" if restarts else ""
     cache = formats.percent(gauges.get("engine_cache_used", 0.0))
     text = f"{formats.count(running)} running, {formats.count(waiting)} waiting, cache {cache} used"
-    text += f"{_prompts_text(node.counters)}{restarted}"
+    text += f"{_prompts_text(node.counters)}{_drafts_text(node)}{restarted}"
     return text, "warn" if waiting > running or restarts else ""
 
 
@@ -96,6 +96,19 @@ def _prompts_text(counters: Mapping[str, float]) -> str:
     lost = formats.count(round(counters.get("prefix_tokens_lost", 0.0)))
     moved = f", {formats.several(moves, 'move')} to a server without them ({lost} tokens lost)" if moves else ""
     return f", {cached} of prompt tokens cached{moved}"
+
+
+def _drafts_text(node: NodeReport) -> str:
+    """Returns the accepted share of drafted tokens, and the gain where it is measured; empty without drafts."""
+    drafted = node.counters.get("tokens_drafted", 0.0)
+    if not drafted:
+        return ""
+    accepted = formats.percent(node.counters.get("tokens_drafted_accepted", 0.0) / drafted)
+    gain = node.gauges.get("speculation_gain")
+    if gain is None:
+        return f", {accepted} of drafted tokens accepted"
+    effect = f"{gain:.2f} times the rate without" if gain > 1 else "off now, as it does not pay"
+    return f", {accepted} of drafted tokens accepted ({effect})"
 
 
 def node_errors_text(node: NodeReport) -> tuple[str, str]:

@@ -4,8 +4,9 @@ Nothing is started; each problem has its remedy.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psutil
@@ -14,13 +15,16 @@ from astraflow.cli.recipes.downloads import dataset_needs
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.nodes import TeacherChoice
+from astraflow.contract.rollouts.generation import Sampling
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Prompt
-from astraflow.dataflow.config import FlowConfig
+from astraflow.dataflow.config import EvaluationConfig, FlowConfig
 from astraflow.datasets import datasets
 from astraflow.datasets.base import QUESTION
 from astraflow.models.shapes import ModelShape, known_model
+from astraflow.raas.engines import engines
 from astraflow.raas.engines.memory import SERVERS, gpus_per_server, server_gpus, server_memory
+from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.recipe.config import PolicyConfig, Recipe, engine_of
 from astraflow.trainer.memory import TrainerMemory, TrainingSetup, trainer_memory
 from astraflow.workflows import workflows
@@ -131,6 +135,8 @@ _TEMPLATE_TOKENS = 256
 """Tokens that a chat template and a system message usually add to a question."""
 _SAMPLED = 64
 """First prompts of a data set whose questions are measured. Count."""
+_FILTERS = ("temperature", "top_p", "top_k", "min_p")
+"""Options of workflows that leave tokens out."""
 _GPU_OPTIONS = {"cpu_offload": "trainer.offload_without_gpu", "float8": "trainer.float8_without_gpu"}
 """Options of trainers that need a GPU, and the codes with which a trainer refuses them."""
 
@@ -147,6 +153,7 @@ def problems(
     for name in recipe.policies:
         yield from _batch_problems(recipe, name)
         yield from _backend_problems(recipe, name, shapes[name])
+        yield from _speculation_problems(recipe, name)
         shape = shapes[name]
         if shape is not None:
             yield from _division_problems(recipe, name, shape)
@@ -291,6 +298,29 @@ def _engine_problems(recipe: Recipe, name: str, shape: ModelShape, gpu_bytes: in
             "tensor_parallel, or lower context_tokens of the engine",
             code="recipe.cache_too_small",
         )
+
+
+def _speculation_problems(recipe: Recipe, name: str) -> Iterator[InvalidInput]:
+    """Yields what a server would refuse at its start or at a request."""
+    engine = dict(engine_of(recipe, name))
+    kind = engine.pop("kind", None)
+    if kind not in SERVERS or engine.get("speculation", "off") == "off":
+        return
+    options = engines.options(kind).parse(engine, where=f"engine {kind}")
+    assert isinstance(options, ServerOptions)  # noqa: S101 (the options of both servers)
+    device = "cuda" if needs_gpu(recipe) else "cpu"
+    checks: list[Callable[[], None]] = [partial(options.check_device, device)]
+    flows: list[FlowConfig | EvaluationConfig] = [*recipe.flows.values(), *recipe.evaluations.values()]
+    for flow in flows:
+        sampling = Sampling(max_new_tokens=1, **{key: flow.workflow[key] for key in _FILTERS if key in flow.workflow})
+        if isinstance(flow, FlowConfig) and recipe.policies[name].is_trained:
+            sampling = sampling.recording_support()
+        checks.append(partial(options.check_verified, sampling))
+    for check in checks:
+        try:
+            check()
+        except InvalidInput as problem:
+            yield problem
 
 
 def _context_problems(recipe: Recipe, shapes: Mapping[str, ModelShape | None]) -> Iterator[InvalidInput]:

@@ -96,6 +96,10 @@ class Generation:
     finish: Finish
     columns: TokenColumns = field(default_factory=dict)
     """Requested columns of the tokens, `[n, width]` each."""
+    drafted: int = 0
+    """Tokens that the engine drafted and verified. Count; 0 where it does not say."""
+    accepted: int = 0
+    """Drafted tokens among the tokens. Count."""
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.logprobs) or sum(span.length for span in self.spans) != len(self.tokens):
@@ -128,4 +132,6 @@ def joined(begun: Generation, rest: Generation) -> Generation:
         spans=tuple(spans),
         finish=rest.finish,
         columns=joined_columns([(begun.columns, len(begun.tokens)), (rest.columns, len(rest.tokens))]),
+        drafted=begun.drafted + rest.drafted,
+        accepted=begun.accepted + rest.accepted,
     )

@@ -39,6 +39,8 @@ class EngineGauges:
     """Requests in the queue of the engine. Count."""
     cache_used: float = 0.0
     """Used share of the key-value cache, 0 to 1."""
+    cache_tokens: int = 0
+    """Tokens that the cache of a server holds. Count; 0 for engines that do not say."""
     restarts: int = 0
     """Restarts of the engine's servers so far. Count."""
     prompt_tokens: int = 0
@@ -49,6 +51,17 @@ class EngineGauges:
     """Prompts that went to another server than the one which had computed most of them. Count."""
     lost_prefix_tokens: int = 0
     """Tokens of prompts that another server had in its cache, and the chosen one had not. Count."""
+    drafts: int = 0
+    """Drafts of speculation that were verified so far. Count."""
+    drafted_tokens: int = 0
+    """Tokens of these drafts. Count."""
+    accepted_drafts: tuple[int, ...] = ()
+    """Drafts whose first 1, 2, ... tokens were accepted; empty for engines that do not say. Count."""
+    accepted_tokens: int = 0
+    """Accepted tokens. Count."""
+    speculation_gain: float | None = None
+    """Tokens per second of recent steps against the same steps without drafts; 1 while drafting does not pay; None for
+    engines that do not measure it."""
     reply_length: float | None = None
     """Factor on the length of replies of a simulated engine whose load follows a script; None for others."""
 

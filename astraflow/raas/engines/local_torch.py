@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -41,6 +41,7 @@ from astraflow.raas.engines.local.parameters import (
 )
 from astraflow.raas.engines.local.sequences import Sequence, random_stream_key
 from astraflow.raas.engines.local.slots import SlotBatcher
+from astraflow.raas.engines.local.speculation import MAX_DRAFT, Speculation
 from astraflow.raas.engines.local.worker import Worker
 from astraflow.raas.engines.merged_adapters import RoundingWatch
 from astraflow.runtime.config.base import Config
@@ -69,6 +70,11 @@ class LocalTorchOptions(Config):
     prefix_bytes: int = Field(default=2**30, ge=0)
     """Memory for keys and values of ended requests, so that the next turn of a conversation computes only its new
     tokens; 0 keeps none."""
+    speculation: Literal["auto", "off"] = "off"
+    """`auto`: verifies tokens drafted from prompts, siblings and earlier answers where measured to be faster. It
+    changes no distribution. Models with recurrent states cannot take tokens back and have none."""
+    draft_tokens: int = Field(default=MAX_DRAFT, ge=1, le=MAX_DRAFT)
+    """Maximum tokens drafted for a sequence in one step."""
     max_admission_wait_steps: int = Field(default=4, ge=0)
     """Maximum decode steps that queued sequences wait while they are fewer than a quarter of the running ones."""
     seed: int | None = None
@@ -225,7 +231,7 @@ class LocalTorchEngine:
                 replaced = swap(staged, threads=self._options.threads)
                 self._adapters.swap(adapters)
                 if is_first:
-                    worker.use(exact_batcher(self._model, self._limits))
+                    worker.use(exact_batcher(self._model, self._limits, self._speculation()))
                 return replaced
 
             swapped = await asyncio.wrap_future(
@@ -349,6 +355,14 @@ class LocalTorchEngine:
             )
             self._worker.start()
         return self._worker
+
+    def _speculation(self) -> Speculation | None:
+        """Returns new drafts. One thread on a CPU is measured by its own time, so that other load does not count."""
+        options = self._options
+        if options.speculation == "off":
+            return None
+        is_alone = self._model.device.type == "cpu" and options.threads == 1
+        return Speculation(options.draft_tokens, clock=time.thread_time if is_alone else time.perf_counter)
 
     def _cut_to_context(self, prompt: Int32Array, sampling: Sampling) -> Sampling:
         """Returns `sampling` with `max_new_tokens` cut to the context. Raises: InvalidInput."""

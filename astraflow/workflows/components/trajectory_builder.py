@@ -30,6 +30,7 @@ class TrajectoryBuilder:
         self._columns: list[tuple[TokenColumns, int]] = []
         self._spans: list[Span] = []
         self._is_truncated = False
+        self._drafted = self._accepted = 0
 
     def tokens(self) -> Int32Array:
         """Returns all tokens so far: int32 `[n]`."""
@@ -53,6 +54,8 @@ class TrajectoryBuilder:
         for span in generation.spans:
             self._extend(Span(author=Author.MODEL, length=span.length, version=span.version))
         self._is_truncated = generation.finish is Finish.LENGTH
+        self._drafted += generation.drafted
+        self._accepted += generation.accepted
 
     def build(
         self,
@@ -69,7 +72,7 @@ class TrajectoryBuilder:
         ending: Ending | None = None,
     ) -> Trajectory:
         """Returns the scored trajectory, truncated if the last generation ended at its length limit. The arguments are
-        the fields of `Trajectory`."""
+        the fields of `Trajectory`; the metric `drafts_accepted` is added where the engine speculates."""
         result = Score.of(score)
         logprobs = self._logprobs[0] if len(self._logprobs) == 1 else np.concatenate(self._logprobs or [_NO_LOGPROBS])
         return Trajectory(
@@ -81,7 +84,7 @@ class TrajectoryBuilder:
             reward=result.value,
             answer=result.answer,
             is_truncated=self._is_truncated,
-            metrics=metrics or {},
+            metrics={**(metrics or {}), **self._speculation()},
             role=role,
             parent=parent,
             parent_turn=parent_turn,
@@ -92,6 +95,9 @@ class TrajectoryBuilder:
             teacher_prompt=tuple(teacher_prompt),
             ending=ending,
         )
+
+    def _speculation(self) -> Mapping[str, float]:
+        return {"drafts_accepted": self._accepted / self._drafted} if self._drafted else {}
 
     def _extend(self, span: Span) -> None:
         """Appends a span, merged with the previous one if author and version are equal."""

@@ -16,6 +16,7 @@ from astraflow.recipe.files import packaged_recipes
 from astraflow.recipe.loading import Check, load_recipe
 
 GPU_BYTES = 79 * 2**30
+DRAFTS = "nodes.engine.speculation='ngram'"
 BACKEND = "policies.solver.backend"
 
 
@@ -112,6 +113,8 @@ def test_rounded_weights_leave_more_memory_for_the_cache() -> None:
         ("math", ["nodes.engine.servers=3"], ["recipe.devices_and_servers"]),
         ("math", ["nodes.engine.memory_share=0.23"], ["recipe.cache_too_small"]),
         ("math/moe", ["policies.solver.backend={kind='titan', ranks=4}"], ["recipe.titan_unsupported"]),
+        ("math", [DRAFTS, "flows.train.workflow.top_k=20"], ["engine.unverified_drafts"]),
+        ("math/vllm", [DRAFTS, "evaluations.aime24.workflow.min_p=0.1"], ["engine.unverified_drafts"]),
         ("search", ["nodes.engine.tensor_parallel=3"], ["recipe.heads_not_divisible", "recipe.devices_and_servers"]),
         (
             "textcraft",
@@ -147,6 +150,12 @@ def test_servers_serve_adapters_unmerged_unless_they_cannot(
     assert shown in policy.adapters
     recipe = load_recipe("math/moe", overrides, check=Check.LIGHT)
     assert dataflow_config(recipe, run="a").engines["solver"]["lora"] is is_unmerged
+
+
+@pytest.mark.parametrize("name", ["math", "math/vllm"])
+def test_servers_draft_for_whole_distributions_and_kept_sets_that_they_return(name: str) -> None:
+    kept = ["flows.train.workflow.top_k=20"] if name == "math/vllm" else []
+    assert "engine.unverified_drafts" not in {problem.code for problem in planned(name, DRAFTS, *kept).problems}
 
 
 def test_engines_of_policies_without_adapters_or_servers_are_as_the_recipe_says() -> None:

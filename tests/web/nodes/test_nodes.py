@@ -22,7 +22,7 @@ from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import notice_after, parsed
 from web.history.samples import NODES_PER_BUCKET, NodeBuckets, TimeShares
-from web.live.node_texts import build_node_texts
+from web.live.node_texts import build_node_texts, engine_text
 from web.nodes.draining import drain_effect
 from web.nodes.heat_map import CELL_SIDE, heat_map
 from web.nodes.node_view import node_page, rate_chart, rate_sheet
@@ -97,6 +97,22 @@ def test_a_nodes_rate_is_compared_with_ready_nodes_of_its_type() -> None:
     shares = {row.node.id: row.rate_share for row in NodeTable(report).rows}
 
     assert shares == {"a.1": 1.0, "b.1": 0.5, "c.1": 1.5, "d.1": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("gauges", "shown"),
+    [
+        ({"speculation_gain": 1.3}, "75% of drafted tokens accepted (1.30 times the rate without)"),
+        ({"speculation_gain": 1.0}, "75% of drafted tokens accepted (off now, as it does not pay)"),
+        ({}, "75% of drafted tokens accepted"),  # a server, which measures no rate without
+    ],
+)
+def test_accepted_drafts_stand_beside_the_hit_rate_of_prompts(gauges: dict[str, float], shown: str) -> None:
+    counters = {"prompt_tokens": 10.0, "prompt_tokens_cached": 9.0, "tokens_drafted": 8.0, "tokens_drafted_accepted": 6}
+    text, _ = engine_text(node("a.1", gauges={"engine_running": 1.0, **gauges}, counters=counters))
+
+    assert text.replace("\u202f", "").endswith(f"90% of prompt tokens cached, {shown}")
+    assert "drafted" not in engine_text(node("a.1", gauges={"engine_running": 1.0, **gauges}))[0]
 
 
 def test_a_node_without_a_version_has_a_text_instead_of_a_number() -> None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -45,6 +46,14 @@ def test_spans_have_the_author_and_the_version_of_tokens() -> None:
     assert trajectory.is_truncated
     assert trajectory.oldest_version == 1
     assert (trajectory.reward, trajectory.metrics) == (0.5, {"turns": 2})
+
+
+def test_the_accepted_share_of_all_drafts_is_a_metric() -> None:
+    transcript = TrajectoryBuilder(PolicyId("solver"))
+    for drafted, accepted in ((6, 3), (0, 0), (2, 1)):
+        transcript.add_generation(replace(generation("reply", (1, 5)), drafted=drafted, accepted=accepted))
+
+    assert transcript.build(1, metrics={"turns": 3}).metrics == {"turns": 3, "drafts_accepted": 0.5}
 
 
 @pytest.mark.long

@@ -23,6 +23,7 @@ from astraflow.raas.engines.local.experts import ExpertRecorder
 from astraflow.raas.engines.local.prefixes import Prefix
 from astraflow.raas.engines.local.sampling import draw, log_distribution, random_uniforms
 from astraflow.raas.engines.local.sequences import Sequence
+from astraflow.raas.engines.local.speculation import Speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +84,18 @@ class Predictions:
 class Batcher(ABC):
     """Running sequences, and the states of the model after them. For one thread, in torch's inference mode.
 
-    A step appends one token to each sequence. Equal prompts (usually the members of a group) that join together are
-    computed once. Between steps every token of a sequence except its last is computed.
+    A step appends one token to each sequence, and more where drafted tokens were right. Equal prompts (usually the
+    members of a group) that join together are computed once. Between steps every token of a sequence except its last
+    is computed.
     """
 
     way: ClassVar[str]
     """How sequences of different lengths are computed, in logs and reports."""
 
-    def __init__(self, model: PreTrainedModel, limits: BatchLimits) -> None:
+    def __init__(self, model: PreTrainedModel, limits: BatchLimits, speculation: Speculation | None = None) -> None:
+        """speculation: drafts tokens for steps that can verify them; None drafts nothing."""
         self.running: list[Sequence] = []
+        self.speculation = speculation
         self._model = model
         self._limits = limits
         self._device = model.device
@@ -122,8 +126,19 @@ class Batcher(ABC):
             waiting.extendleft(row.sequence for rows in reversed(prefills) for row in reversed(rows))
 
     def step(self) -> list[EndedSequence]:
-        """Appends a token to every sequence; returns the sequences that ended."""
-        return self._append(0, self._decode()) if self.running else []
+        """Appends a token or more to every sequence; returns the sequences that ended."""
+        if not self.running:
+            return []
+        if self.speculation is None:
+            return self._append(0, self._decode([[] for _ in self.running]))
+        drafts, before = self.speculation.drafts(self.running), self.running.copy()
+        lengths = [len(sequence.tokens) for sequence in before]
+        ended = self._append(0, self._decode(drafts), drafts)
+        added = [len(sequence.tokens) - length for sequence, length in zip(before, lengths, strict=True)]
+        self.speculation.note(before, drafts, [count - 1 for count in added])
+        for end in ended:
+            self.speculation.ended(end.sequence)
+        return ended
 
     def remove(self, matches: Callable[[Sequence], bool]) -> list[Sequence]:
         """Removes the matching sequences and returns them unchanged."""
@@ -146,8 +161,9 @@ class Batcher(ABC):
         """Computes the joining sequences, which are `running[first:]`."""
 
     @abstractmethod
-    def _decode(self) -> Predictions:
-        """Computes the last token of every sequence."""
+    def _decode(self, drafts: list[list[int]]) -> Predictions:
+        """Computes the last token of every sequence and the drafted tokens behind it; returns their predictions in
+        order, those of one sequence after one another."""
 
     @abstractmethod
     def _free(self, freed: Collection[int]) -> None:
@@ -183,39 +199,55 @@ class Batcher(ABC):
             joining.append(row)
         return joining
 
-    def _append(self, first: int, predictions: Predictions) -> list[EndedSequence]:
-        """Draws a token for each of `running[first:]` from its row of logits; removes and returns ended sequences."""
+    def _append(
+        self, first: int, predictions: Predictions, drafts: list[list[int]] | None = None
+    ) -> list[EndedSequence]:
+        """Draws tokens for each of `running[first:]` from its rows of logits: one, and one more after each drafted
+        token that was drawn; removes and returns ended sequences."""
         sequences = self.running[first:]
-        tokens, logprobs, columns = self._next_tokens(sequences, predictions.logits)
+        drafts = drafts or [[] for _ in sequences]
+        rows = [
+            (sequence, offset)
+            for sequence, draft in zip(sequences, drafts, strict=True)
+            for offset in range(len(draft) + 1)
+        ]
+        tokens, logprobs, columns = self._next_tokens(rows, predictions.logits)
         if predictions.experts is not None and self._experts.mixture is not None:
             chosen = predictions.experts.cpu().numpy()
             columns = {**columns, TokenColumn.EXPERTS: encoded_experts(chosen, self._experts.mixture)}
         ended: dict[int, EndedSequence] = {}
-        for row, sequence in enumerate(sequences):
-            sequence.record({column: values[row] for column, values in columns.items()})
-            finish = sequence.append(tokens[row], logprobs[row])
-            if finish is not None:
-                self._retain(first + row)
-                ended[first + row] = EndedSequence(sequence=sequence, finish=finish)
+        begin = 0
+        for at, (sequence, draft) in enumerate(zip(sequences, drafts, strict=True), first):
+            for row, drafted in enumerate([*draft, None], begin):
+                sequence.record({column: values[row] for column, values in columns.items()})
+                finish = sequence.append(tokens[row], logprobs[row])
+                if finish is not None:
+                    self._retain(at)
+                    ended[at] = EndedSequence(sequence=sequence, finish=finish)
+                if finish is not None or tokens[row] != drafted:
+                    break
+            begin += len(draft) + 1
         self._free(ended)
         return list(ended.values())
 
-    def _next_tokens(self, sequences: list[Sequence], logits: Tensor) -> tuple[list[int], list[float], TokenColumns]:
-        """Returns the next token of each sequence, drawn or forced, its logprob, and columns, `[sequences, k]`, as wide
-        as any sequence records."""
-        samplings = [sequence.sampling for sequence in sequences]
+    def _next_tokens(
+        self, rows: list[tuple[Sequence, int]], logits: Tensor
+    ) -> tuple[list[int], list[float], TokenColumns]:
+        """Returns for each row, a sequence and a number of drafted tokens behind it, the next token, drawn or forced,
+        its logprob, and columns, `[rows, k]`, as wide as any sequence records."""
+        samplings = [sequence.sampling for sequence, _ in rows]
         distribution = log_distribution(
-            self._within_grammars(sequences, logits),
+            self._within_grammars([sequence for sequence, _ in rows], logits),
             torch.tensor([sampling.temperature for sampling in samplings]).to(self._device),
             self._cuts([sampling.top_p for sampling in samplings], without=1),
             top_k=self._cuts([sampling.top_k for sampling in samplings], without=0),
             min_p=self._cuts([sampling.min_p for sampling in samplings], without=0),
         )
-        keys = np.array([sequence.random_key for sequence in sequences], dtype=np.uint64)
-        written = np.array([len(sequence.tokens) for sequence in sequences], dtype=np.uint64)
+        keys = np.array([sequence.random_key for sequence, _ in rows], dtype=np.uint64)
+        written = np.array([len(sequence.tokens) + offset for sequence, offset in rows], dtype=np.uint64)
         tokens = draw(distribution, self._to_device(random_uniforms(keys, written)))
-        for row, sequence in enumerate(sequences):
-            if sequence.forced is not None:
+        for row, (sequence, _) in enumerate(rows):
+            if sequence.forced is not None:  # without drafts, as sequences with a grammar
                 tokens[row] = int(sequence.forced[len(sequence.tokens)])
         logprobs = distribution.gather(-1, tokens[:, None])[:, 0].tolist()
         if not np.isfinite(logprobs).all():

@@ -17,6 +17,7 @@ from astraflow.raas.engines.local.batcher import Batcher, BatchLimits
 from astraflow.raas.engines.local.lockstep import LockstepBatcher, RecomputingBatcher
 from astraflow.raas.engines.local.sequences import Sequence
 from astraflow.raas.engines.local.slots import SlotBatcher, UnpaddedSlotBatcher
+from astraflow.raas.engines.local.speculation import Speculation
 from astraflow.runtime.logs import get_logger
 
 log = get_logger()
@@ -42,7 +43,7 @@ _LIMITS = BatchLimits(sequences=16, cache_tokens=4096, prefill_tokens=4096, pref
 
 
 @torch.inference_mode()
-def exact_batcher(model: PreTrainedModel, limits: BatchLimits) -> Batcher:
+def exact_batcher(model: PreTrainedModel, limits: BatchLimits, speculation: Speculation | None = None) -> Batcher:
     """Returns the fastest batcher that is exact for the model; logs a warning with the cost if it is a slow one.
 
     Raises: InvalidInput when none is, as with weights that are not finite.
@@ -54,7 +55,7 @@ def exact_batcher(model: PreTrainedModel, limits: BatchLimits) -> Batcher:
         if reason is None:
             if reasons:
                 log.warning("engine_batches_slowly", way=kind.way, cost=cost, reasons=reasons)
-            return kind(model, replace(limits, prefix_bytes=prefix_bytes))
+            return kind(model, replace(limits, prefix_bytes=prefix_bytes), speculation)
         reasons.append(f"{kind.__name__}: {reason}")
     raise InvalidInput(
         f"cannot serve a {type(model).__name__} in the engine local_torch: its logprobs are not those of the model "

@@ -17,6 +17,7 @@ from astraflow.raas.engines.local.batcher import (
     padded_ids,
 )
 from astraflow.raas.engines.local.sequences import Sequence
+from astraflow.raas.engines.local.speculation import Speculation
 
 
 class LockstepBatcher(Batcher):
@@ -27,7 +28,8 @@ class LockstepBatcher(Batcher):
 
     way = "lockstep"
 
-    def __init__(self, model: PreTrainedModel, limits: BatchLimits) -> None:
+    def __init__(self, model: PreTrainedModel, limits: BatchLimits, speculation: Speculation | None = None) -> None:
+        """speculation: ignored, as a step computes one token of each sequence."""
         super().__init__(model, limits)
         self._batches: list[StateCache] = []
 
@@ -42,7 +44,7 @@ class LockstepBatcher(Batcher):
         self._batches.append(states if len(rows) == len(joining) else states.selected(sources))
         return self._last(hidden).of(sources)
 
-    def _decode(self) -> Predictions:
+    def _decode(self, drafts: list[list[int]]) -> Predictions:
         self._join_equal_lengths()
         predictions: list[Predictions] = []
         parts = self._last_tokens().split([states.rows for states in self._batches])
@@ -95,13 +97,17 @@ class RecomputingBatcher(Batcher):
 
     way = "recomputed"
 
+    def __init__(self, model: PreTrainedModel, limits: BatchLimits, speculation: Speculation | None = None) -> None:
+        """speculation: ignored, as a step computes one token of each sequence."""
+        super().__init__(model, limits)
+
     def _prefills(self, joining: list[Joining]) -> Iterable[list[Joining]]:
         return [joining] if joining else []
 
     def _prefill(self, first: int, joining: list[Joining]) -> Predictions:
         return self._computed(joining)
 
-    def _decode(self) -> Predictions:
+    def _decode(self, drafts: list[list[int]]) -> Predictions:
         return self._computed(
             [Joining(sequence=running, text=running.all_tokens(), prefix=None) for running in self.running]
         )

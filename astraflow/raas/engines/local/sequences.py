@@ -38,6 +38,12 @@ class Sequence:
     logprobs: list[float] = field(default_factory=list)
     columns: dict[TokenColumn, list[ColumnArray]] = field(default_factory=dict)
     """For each token its entries in the columns that the request asks for, at least as many."""
+    text: list[int] = field(default_factory=list)
+    """Prompt and generated tokens, as far as `DraftIndex` has them; empty before."""
+    drafted: int = 0
+    """Tokens that were drafted and verified. Count."""
+    accepted: int = 0
+    """Drafted tokens among `tokens`. Count."""
     spans: list[VersionSpan] = field(default_factory=list)
     """Version spans of the tokens before the latest weight swap."""
 
@@ -100,6 +106,8 @@ class Sequence:
                 for column, width in self._widths().items()
                 if width is not None or column in self.columns
             },
+            drafted=self.drafted,
+            accepted=self.accepted,
         )
 
     def _widths(self) -> Mapping[TokenColumn, int | None]:

@@ -31,7 +31,7 @@ class _Continuation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decode:
     slots: Tensor
-    lengths: Tensor
+    columns: Tensor
     visible: int
 
 
@@ -83,10 +83,11 @@ class SlotCache:
             slots=slots, sources=sources, prefixes=prefixes, positions=positions, longest=longest
         )
 
-    def begin_decode(self, lengths: Tensor, longest: int) -> None:
-        """Starts a forward pass that adds a token to each of the first slots. longest: maximum of `lengths`."""
-        slots = torch.arange(len(lengths), device=lengths.device)
-        self._forward = _Decode(slots=slots, lengths=lengths, visible=longest + 1)
+    def begin_decode(self, columns: Tensor, visible: int) -> None:
+        """Starts a forward pass that writes `columns`, `[rows, width]`, of the first slots. Attention sees the first
+        `visible` columns."""
+        slots = torch.arange(len(columns), device=columns.device)
+        self._forward = _Decode(slots=slots, columns=columns, visible=visible)
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Stores the new keys and values of an attention layer; returns those that the layer attends to."""
@@ -105,9 +106,9 @@ class SlotCache:
                 stored_keys[forward.slots, :, : forward.longest] = all_keys[forward.sources, :, : forward.longest]
                 stored_values[forward.slots, :, : forward.longest] = all_values[forward.sources, :, : forward.longest]
                 return all_keys, all_values
-            case _Decode(slots=slots, lengths=lengths, visible=visible):
-                stored_keys[slots, :, lengths] = keys[:, :, 0]
-                stored_values[slots, :, lengths] = values[:, :, 0]
+            case _Decode(slots=slots, columns=columns, visible=visible):
+                stored_keys[slots[:, None], :, columns] = keys.transpose(1, 2)
+                stored_values[slots[:, None], :, columns] = values.transpose(1, 2)
                 return stored_keys[: len(slots), :, :visible], stored_values[: len(slots), :, :visible]
 
     def move(self, sources: Tensor, targets: Tensor, width: int) -> None:

@@ -22,6 +22,7 @@ from astraflow.raas.engines.local.batcher import (
 )
 from astraflow.raas.engines.local.prefixes import Prefix, PrefixStore, WholePrefixStore
 from astraflow.raas.engines.local.slot_cache import SlotCache
+from astraflow.raas.engines.local.speculation import Speculation
 
 
 class SlotBatcher(Batcher):
@@ -30,12 +31,15 @@ class SlotBatcher(Batcher):
     Convolutions and recurrences are computed beside it. Padding behind tokens would change their states, so prompts are
     then padded at the left, where masked tokens leave a state at zero. A prompt that begins as an ended sequence does
     (usually the next turn of its conversation) continues from what that sequence has left.
+
+    A step computes drafted tokens as well, unless the model has states: a rejected token would stay in them. What
+    rejected tokens leave in a slot lies behind its sequence, where later tokens overwrite it.
     """
 
     way = "slots"
 
-    def __init__(self, model: PreTrainedModel, limits: BatchLimits) -> None:
-        super().__init__(model, limits)
+    def __init__(self, model: PreTrainedModel, limits: BatchLimits, speculation: Speculation | None = None) -> None:
+        super().__init__(model, limits, None if has_states(model) else speculation)
         self._cache = SlotCache()
         self._masks = RaggedMasks(model)
         self._has_states = has_states(model)
@@ -99,14 +103,21 @@ class SlotBatcher(Batcher):
         masks = self._masks.of(positions, keys) if self._cache.has_keys else None
         return hidden_states(self._model, ids, position_ids=positions, masks=masks, cache=self._cache)
 
-    def _decode(self) -> Predictions:
-        lengths = np.array([len(sequence.prompt) + len(sequence.tokens) - 1 for sequence in self.running])
-        longest = int(lengths.max())
-        self._cache.reserve(len(self.running), longest + 1)
-        positions = self._to_device(lengths)
-        self._cache.begin_decode(positions, longest)
-        hidden = self._run(self._last_tokens(), positions[:, None], keys=longest + 1)
-        return self._predictions_at(hidden, torch.arange(len(lengths), device=self._device))
+    def _decode(self, drafts: list[list[int]]) -> Predictions:
+        begins = np.array([len(sequence.prompt) + len(sequence.tokens) - 1 for sequence in self.running])
+        counts = np.array([len(draft) + 1 for draft in drafts])
+        ids = np.zeros((len(drafts), int(counts.max())), dtype=np.int64)
+        ids[:, 0] = [sequence.tokens[-1] for sequence in self.running]
+        for row, draft in enumerate(drafts):
+            if draft:
+                ids[row, 1 : len(draft) + 1] = draft
+        order = np.arange(ids.shape[1])
+        columns, longest = begins[:, None] + order, int((begins + counts).max())
+        self._cache.reserve(len(self.running), int(columns.max()) + 1)
+        self._cache.begin_decode(self._to_device(columns), longest)
+        positions = np.minimum(columns, longest - 1)  # padding stays below the end of the model's context
+        hidden = self._run(self._to_device(ids), self._to_device(positions), keys=longest)
+        return self._predictions_at(hidden, self._to_device(np.flatnonzero(order < counts[:, None])))
 
     def _prefix(self, text: Int32Array) -> Prefix | None:
         return self._prefixes.longest(text)

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import torch
@@ -79,7 +79,18 @@ class Worker:
     def gauges(self) -> EngineGauges:
         """Returns the load; the numbers may be of different steps."""
         waiting = len(self._queued) + len(self._arrived) + len(self._scoring)
-        return EngineGauges(running=len(self._batcher.running), waiting=waiting, cache_used=self._batcher.cache_used)
+        gauges = EngineGauges(running=len(self._batcher.running), waiting=waiting, cache_used=self._batcher.cache_used)
+        speculation = self._batcher.speculation
+        if speculation is None:
+            return gauges
+        return replace(
+            gauges,
+            drafts=speculation.counts.drafts,
+            drafted_tokens=speculation.counts.drafted,
+            accepted_tokens=speculation.counts.accepted,
+            accepted_drafts=tuple(speculation.counts.accepted_at),
+            speculation_gain=speculation.gain,
+        )
 
     def call(self, work: Callable[[], T]) -> "Future[T]":
         """Runs `work` in the worker's thread between two steps. Raises: Unavailable after `close`."""

@@ -40,10 +40,6 @@ class ServerLoad:
     gauges: EngineGauges
     tokens_total: float
     """Tokens generated since the start of the server; increases while it makes progress."""
-    prompt_tokens: float = 0.0
-    """Tokens of prompts since the start of the server."""
-    cached_tokens: float = 0.0
-    """Tokens of prompts that were in the cache."""
 
 
 class Dialect(Protocol):

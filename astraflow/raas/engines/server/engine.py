@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from astraflow.client.model_server import ServerRefused, ServerUnreachable
@@ -152,6 +153,10 @@ class ServerEngine:
             restarts=sum(replica.restarts for replica in self._replicas),
             prompt_tokens=sum(replica_gauges.prompt_tokens for replica_gauges in gauges),
             cached_tokens=sum(replica_gauges.cached_tokens for replica_gauges in gauges),
+            drafts=sum(replica_gauges.drafts for replica_gauges in gauges),
+            drafted_tokens=sum(replica_gauges.drafted_tokens for replica_gauges in gauges),
+            accepted_tokens=sum(replica_gauges.accepted_tokens for replica_gauges in gauges),
+            accepted_drafts=tuple(map(sum, zip_longest(*(each.accepted_drafts for each in gauges), fillvalue=0))),
             prefix_moves=self._router.affinity.moves,
             lost_prefix_tokens=self._router.affinity.lost_tokens,
         )

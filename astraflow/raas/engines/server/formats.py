@@ -3,6 +3,8 @@
 import base64
 import io
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,15 @@ _FIELDS = {
     "prompt_tokens_total": "prompts",
     "cached_tokens_total": "cached",
     "prefix_cache_hits_total": "cached",
+    "max_total_num_tokens": "capacity",
+    "num_requests_total": "requests",
+    "spec_verify_calls_total": "drafts",
+    "spec_decode_num_drafts_total": "drafts",
+    "spec_decode_num_draft_tokens_total": "drafted",
+    "spec_decode_num_accepted_tokens_total": "accepted",
 }
+_CAPACITY = re.compile(r'cache_config_info\{.*kv_cache_size_tokens="([0-9]{1,12})"')
+_ACCEPTED_AT = re.compile(r'spec_decode_num_accepted_tokens_per_pos_total\{.*position="([0-9]{1,2})"')
 
 
 def version_spans(spans: Any, tokens: int) -> tuple[VersionSpan, ...]:
@@ -148,13 +158,17 @@ def _text_config(model: Path) -> dict[str, Any]:
     return config.get("text_config") or config
 
 
-def parse_metrics(text: str, *, prefix: str) -> ServerLoad:
+def parse_metrics(text: str, *, prefix: str, draft_tokens: int = 0) -> ServerLoad:
     """Returns the load from Prometheus text: the sum over ranks of requests and tokens, the largest cache use.
+
+    draft_tokens: length of the drafts of a server that counts drafts only, as SGLang does: every token that is neither
+    the first of its request nor the last of a verification was accepted.
 
     >>> parse_metrics('vllm:num_requests_running{engine="0"} 3.0\\nvllm:generation_tokens_total 7', prefix="vllm:")
     ServerLoad(gauges=EngineGauges(running=3, waiting=0, cache_used=0.0), tokens_total=7.0)
     """
-    values = dict.fromkeys(_FIELDS.values(), 0.0)
+    values: dict[str, float] = dict.fromkeys(_FIELDS.values(), 0.0)
+    accepted_at: Counter[int] = Counter()
     for line in text.splitlines():
         if not line.startswith(prefix):
             continue
@@ -164,14 +178,26 @@ def parse_metrics(text: str, *, prefix: str) -> ServerLoad:
             values[field] = max(values[field], float(value))
         elif field is not None:
             values[field] += float(value)
-    return ServerLoad(
-        gauges=EngineGauges(
-            running=int(values["running"]), waiting=int(values["waiting"]), cache_used=min(1.0, values["cache"])
-        ),
-        tokens_total=values["tokens"],
-        prompt_tokens=values["prompts"],
-        cached_tokens=values["cached"],
+        elif match := _CAPACITY.match(name):
+            values["capacity"] += int(match[1])
+        elif match := _ACCEPTED_AT.match(name):
+            accepted_at[int(match[1])] += round(float(value))
+    if draft_tokens and values["drafts"]:
+        values["drafted"] = values["drafts"] * draft_tokens
+        values["accepted"] = max(0.0, values["tokens"] - values["requests"] - values["drafts"])
+    gauges = EngineGauges(
+        running=round(values["running"]),
+        waiting=round(values["waiting"]),
+        cache_used=min(1.0, values["cache"]),
+        cache_tokens=round(values["capacity"]),
+        prompt_tokens=round(values["prompts"]),
+        cached_tokens=round(values["cached"]),
+        drafts=round(values["drafts"]),
+        drafted_tokens=round(values["drafted"]),
+        accepted_tokens=round(values["accepted"]),
+        accepted_drafts=tuple(accepted_at[n] for n in range(len(accepted_at))),
     )
+    return ServerLoad(gauges=gauges, tokens_total=values["tokens"])
 
 
 def invalid_answer(kind: str, answer: Any) -> CorruptData:

@@ -5,6 +5,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.rollouts.generation import Sampling
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 
@@ -64,6 +66,14 @@ class ServerOptions(Config):
     for a policy whose algorithm replays them (`router_replay`)."""
     deterministic: Annotated[bool, SettableBy.AGENT] = False
     """Uses batch-invariant kernels where the engine has them; slower."""
+    speculation: Annotated[Literal["off", "ngram", "draft_model"], SettableBy.AGENT] = "off"
+    """Drafts that the server verifies by rejection sampling: `ngram` from the texts of requests, `draft_model` (vLLM
+    only) from a smaller model. The server drafts all the time, whether it pays or not."""
+    draft_tokens: int = Field(default=4, ge=1, le=16)
+    """Maximum tokens drafted for a request in one step."""
+    draft_model: Annotated[str, SettableBy.RECIPE] = ""
+    """Folder of the draft model, of the same vocabulary. It is not trained, so its drafts get worse as the policy
+    learns; watch `tokens_drafted_accepted`."""
     arguments: Annotated[tuple[str, ...], SettableBy.RECIPE] = ()
     """Further command line arguments of the server."""
     start_timeout_s: float = Field(default=600.0, gt=0)
@@ -81,12 +91,48 @@ class ServerOptions(Config):
 
     not_rounded: ClassVar[Mapping[str, str]] = {"int4": _NO_INT4}
     """Values of `weights` that the server does not support, and why."""
+    not_drafted: ClassVar[Mapping[str, str]] = {}
+    """Values of `speculation` that the server does not support, and why."""
 
     def dtype_on(self, device: str) -> str:
         """Returns the type of the served weights on `cpu` or `cuda`; `auto`: that of the model."""
         if self.dtype != "auto" or device != "cpu":
             return self.dtype
         return "float32" if self.weights == "exact" else "bfloat16"
+
+    def unverified(self, sampling: Sampling) -> str:
+        """Returns why the server cannot verify drafts for requests with this sampling; empty if it can."""
+        return "verification ignores min_p" if sampling.min_p > 0 else ""
+
+    def check_device(self, device: str) -> None:
+        """Checks the options on `cpu` or `cuda`. Raises: InvalidInput."""
+
+    def check_verified(self, sampling: Sampling) -> None:
+        """Raises: InvalidInput when drafts would change what the request gets."""
+        if self.speculation != "off" and (reason := self.unverified(sampling)):
+            raise InvalidInput(
+                f"cannot sample with speculation = {self.speculation!r}: {reason}; set speculation = 'off', or sample "
+                "without it",
+                code="engine.unverified_drafts",
+            )
+
+    @model_validator(mode="after")
+    def _check_speculation(self) -> Self:
+        if reason := self.not_drafted.get(self.speculation):
+            raise ValueError(f"speculation = {self.speculation!r} is not supported: {reason}")
+        if (self.speculation == "draft_model") != bool(self.draft_model):
+            raise ValueError("speculation = 'draft_model' and a draft_model need each other; set both or none")
+        if self.speculation != "off" and self.return_routes:
+            raise ValueError(
+                "speculation and return_routes exclude each other: the experts of drafted tokens are not known to be "
+                "those of the tokens that were accepted; set speculation = 'off'"
+            )
+        if any(argument.startswith("--speculative") for argument in self.arguments):
+            raise ValueError(
+                "arguments cannot contain --speculative options: the node must know what the server verifies; set "
+                "`speculation`"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_weights(self) -> Self:

@@ -11,7 +11,8 @@ from astraflow.raas.engines.prefix_hashes import block_hashes
 BLOCK_TOKENS: Final = 32
 """A prefix is known in whole blocks of so many tokens."""
 MAX_BLOCKS: Final = 2**15
-"""Blocks remembered for each server, a million tokens; the least recently used are forgotten first."""
+"""Blocks remembered for each server, a million tokens, or as many as its cache holds; the least recently used are
+forgotten first, as servers drop them."""
 REQUEST_TOKENS: Final = 256
 """Tokens that a server must know more than the one with the fewest requests, for each request that it has more."""
 MAX_LEAD: Final = 16
@@ -30,6 +31,8 @@ class ServerState:
     """Requests sent to it and not answered."""
     cache_used: float
     """Used share of its key-value cache, 0 to 1."""
+    cache_tokens: int = 0
+    """Tokens that its cache holds; 0 if unknown."""
 
 
 class PrefixAffinity:
@@ -49,6 +52,7 @@ class PrefixAffinity:
         """Tokens of prompts that another server had computed, and the chosen one had not."""
         self._known: dict[int, OrderedDict[int, None]] = {}
         """Hashes of the blocks of each server, the least recently used first."""
+        self._max_blocks: dict[int, int] = {}
 
     def choose(self, prompt: Int32Array, servers: Sequence[ServerState]) -> int:
         """Returns the number of the server for a prompt, and remembers that it computes it. servers: at least one."""
@@ -64,6 +68,8 @@ class PrefixAffinity:
                 -len(self._known.get(server.number, ())),
             ),
         )
+        if chosen.cache_tokens:
+            self._max_blocks[chosen.number] = min(MAX_BLOCKS, chosen.cache_tokens // BLOCK_TOKENS)
         self._add(chosen.number, marks)
         lost_tokens = max(known.values(), default=0) - known.get(chosen.number, 0)
         self.lost_tokens += lost_tokens
@@ -88,5 +94,5 @@ class PrefixAffinity:
         for mark in reversed(marks):  # the end of a prefix is forgotten before its beginning
             known[mark] = None
             known.move_to_end(mark)
-        while len(known) > MAX_BLOCKS:
+        while len(known) > self._max_blocks.get(number, MAX_BLOCKS):
             known.popitem(last=False)

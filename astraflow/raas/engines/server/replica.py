@@ -17,7 +17,6 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -308,9 +307,7 @@ class Replica:
             load = await self._within_probe_limit(self._dialect.load(self.client))
         except (AstraFlowError, TimeoutError):
             return -1.0
-        self.gauges = replace(
-            load.gauges, prompt_tokens=round(load.prompt_tokens), cached_tokens=round(load.cached_tokens)
-        )
+        self.gauges = load.gauges
         return load.tokens_total
 
     async def _within_probe_limit(self, work: Coroutine[Any, Any, _T]) -> _T:

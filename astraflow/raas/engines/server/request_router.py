@@ -172,7 +172,12 @@ class RequestRouter:
 
     def _chosen(self, prompt: Int32Array, serving: Sequence[Replica]) -> Replica:
         states = [
-            ServerState(number=replica.number, in_flight=replica.in_flight, cache_used=replica.gauges.cache_used)
+            ServerState(
+                number=replica.number,
+                in_flight=replica.in_flight,
+                cache_used=replica.gauges.cache_used,
+                cache_tokens=replica.gauges.cache_tokens,
+            )
             for replica in serving
         ]
         number = self.affinity.choose(prompt, states)

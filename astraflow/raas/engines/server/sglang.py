@@ -55,12 +55,31 @@ _FINISH = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT}
 class SglangOptions(ServerOptions):
     """Options of SGLang servers."""
 
+    not_drafted: ClassVar[Mapping[str, str]] = {
+        "draft_model": "SGLang (0.5.23) loads each version of the policy into the draft model as well; use ngram, or "
+        "the engine vllm"
+    }
     not_rounded: ClassVar[Mapping[str, str]] = {
         **ServerOptions.not_rounded,
         "fp8": "SGLang (0.5.23) rounds to FP8 at its start, and loads no exact version into rounded weights afterwards "
         "(its loader flash_rl does, for two classes of models, but needs the first version at the start); use the "
         "engine vllm",
     }
+
+    def check_device(self, device: str) -> None:
+        """Checks the options on `cpu` or `cuda`. Raises: InvalidInput for speculation on a CPU."""
+        if device == "cpu" and self.speculation != "off":
+            raise InvalidInput(
+                "cannot speculate with SGLang on a CPU: it accepts the most likely tokens there, whatever the "
+                "temperature; set speculation = 'off', or use the engine vllm",
+                code="engine.unverified_drafts",
+            )
+
+    def unverified(self, sampling: Sampling) -> str:
+        """Returns why the server cannot verify drafts for requests with this sampling; empty if it can."""
+        if is_recorded(sampling) and is_cut(sampling):
+            return "SGLang returns no kept sets of drafted tokens"
+        return super().unverified(sampling)
 
 
 @engines.register("sglang", options=SglangOptions)
@@ -77,6 +96,8 @@ class SglangDialect:
     kind = "sglang"
 
     def __init__(self) -> None:
+        self._options: ServerOptions = SglangOptions()
+        """Options of the launch."""
         self._mixture: Mixture | None = None
         """Shape of the mixture, when the server returns routes."""
         self._has_seeds = False
@@ -88,8 +109,13 @@ class SglangDialect:
     def launch(
         self, environment: Environment, options: ServerOptions, *, model: Path, port: int, key: str, devices: str
     ) -> Launch:
-        """Returns the command that starts a server. Weights are placeholders until the first load."""
+        """Returns the command that starts a server. Weights are placeholders until the first load.
+
+        Raises: InvalidInput for speculation on a CPU.
+        """
         is_cpu = environment.device == "cpu"
+        options.check_device(environment.device)
+        self._options = options
         dtype = options.dtype_on(environment.device)
         flags: dict[str, str | None] = {
             "--model-path": str(model),
@@ -141,6 +167,12 @@ class SglangDialect:
         self._has_seeds, self._tensor_ranks = options.deterministic, options.tensor_parallel
         if options.deterministic:
             flags["--enable-deterministic-inference"] = None
+        if options.speculation != "off":
+            flags |= {
+                "--speculative-algorithm": "NGRAM",
+                "--speculative-num-draft-tokens": str(options.draft_tokens + 1),  # the last accepted token is one
+                "--speculative-ngram-max-bfs-breadth": "1",  # a tree needs pages of one token
+            }
         if options.lora:
             flags |= {"--enable-lora": None, "--max-lora-rank": str(MAX_RANK), "--lora-target-modules": "all"}
         return flags
@@ -161,6 +193,7 @@ class SglangDialect:
                 "deterministic = true, or use the engine vllm",
                 code="engine.unsupported_sampling",
             )
+        self._options.check_verified(sampling)
         is_group = len(request_ids) > 1
         answer = await client.post(
             "/generate",
@@ -302,7 +335,8 @@ class SglangDialect:
 
     async def load(self, client: ServerClient) -> ServerLoad:
         """Returns the load from the metrics."""
-        return parse_metrics((await client.get("/metrics", limit_s=5.0)).decode(), prefix="sglang:")
+        text = (await client.get("/metrics", limit_s=5.0)).decode()
+        return parse_metrics(text, prefix="sglang:", draft_tokens=self._options.draft_tokens)
 
     async def _apply(self, client: ServerClient, payload: str, version: str, *, resumes: bool) -> None:
         """Calls the custom weight loader in every rank, by the route that `in_server/astraflow_sglang.py` adds."""
@@ -404,6 +438,8 @@ def parse_generation(answer: Any, sampling: Sampling | None = None, *, mixture: 
             spans=version_spans(facts.get("weight_versions"), len(tokens)),  # absent if aborted in the queue
             finish=_FINISH[facts["finish_reason"]["type"]],
             columns=columns,
+            drafted=int(facts.get("spec_num_proposed_drafts", 0)),
+            accepted=int(facts.get("spec_num_correct_drafts", 0)),
         )
     except (KeyError, TypeError, IndexError, ValueError, InvalidInput) as problem:
         raise invalid_answer("SGLang", answer) from problem

@@ -1,5 +1,6 @@
 """vLLM (0.32.0): routes, formats and command line."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -70,6 +71,8 @@ class VllmDialect:
     kind = "vllm"
 
     def __init__(self) -> None:
+        self._options: ServerOptions = VllmOptions()
+        """Options of the launch."""
         self._requests: dict[str, str] = {}
         """Id in the server of the request that holds each generation in flight."""
         self._max_candidates = 0
@@ -85,6 +88,7 @@ class VllmDialect:
         """Returns the command that starts a server. Weights are placeholders until the first load."""
         is_cpu = environment.device == "cpu"
         dtype = options.dtype_on(environment.device)
+        self._options = options
         self._vocabulary = vocabulary_size(model)
         self._max_candidates = min(MAX_SUPPORT + _TIES, self._vocabulary)
         flags: dict[str, str | None] = {
@@ -148,7 +152,9 @@ class VllmDialect:
     async def generate(
         self, client: ServerClient, request_ids: Sequence[str], prompt: Int32Array, sampling: Sampling
     ) -> list[Generation]:
-        """Continues a prompt, once for each id. Raises: ServerRefused, ServerUnreachable, CorruptData."""
+        """Continues a prompt, once for each id. Raises: ServerRefused, ServerUnreachable, CorruptData; InvalidInput for
+        a sampling that excludes drafts."""
+        self._options.check_verified(sampling)
         first = request_ids[0]
         self._requests.update(dict.fromkeys(request_ids, first))
         try:
@@ -277,7 +283,17 @@ def _option_flags(options: ServerOptions, *, is_cpu: bool) -> dict[str, str | No
         flags["--enable-return-routed-experts"] = None
     if options.lora:
         flags |= {"--enable-lora": None, "--max-lora-rank": str(MAX_RANK)}
+    if options.speculation != "off":
+        flags["--speculative-config"] = json.dumps(_speculation(options))
     return flags
+
+
+def _speculation(options: ServerOptions) -> dict[str, Any]:
+    drafts: dict[str, Any] = {"method": options.speculation, "num_speculative_tokens": options.draft_tokens}
+    if options.speculation == "ngram":
+        return {**drafts, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+    # Without a format of its own it would be loaded as the policy is: as placeholders.
+    return {**drafts, "model": options.draft_model, "draft_load_config": {"load_format": "auto"}}
 
 
 def _sampling_parameters(sampling: Sampling) -> dict[str, Any]:

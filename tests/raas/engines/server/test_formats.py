@@ -49,7 +49,44 @@ vllm:num_requests_running 9.0
     load = parse_metrics(text, prefix="sglang:")
 
     assert (load.gauges.running, load.gauges.waiting, load.gauges.cache_used) == (5, 4, 1.0)
-    assert (load.tokens_total, load.prompt_tokens, load.cached_tokens) == (70.0, 500.0, 350.0)
+    assert (load.tokens_total, load.gauges.prompt_tokens, load.gauges.cached_tokens) == (70.0, 500, 350)
+    assert (load.gauges.drafts, load.gauges.accepted_drafts) == (0, ())
+
+
+def test_vllm_counts_accepted_drafts_by_position() -> None:
+    text = """
+vllm:spec_decode_num_drafts_total{engine="0"} 10.0
+vllm:spec_decode_num_draft_tokens_total{engine="0"} 30.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0"} 14.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="policy",position="0"} 8.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="policy",position="1"} 4.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="policy",position="2"} 2.0
+vllm:spec_decode_num_accepted_tokens_per_pos_created{engine="0",model_name="policy",position="2"} 1.7e9
+"""
+    gauges = parse_metrics(text, prefix="vllm:").gauges
+
+    assert (gauges.drafts, gauges.drafted_tokens, gauges.accepted_tokens) == (10, 30, 14)
+    assert gauges.accepted_drafts == (8, 4, 2)
+
+
+def test_the_size_of_the_cache_is_read() -> None:
+    by_vllm = parse_metrics('vllm:cache_config_info{engine="0",kv_cache_size_tokens="4096"} 1.0', prefix="vllm:")
+    assert by_vllm.gauges.cache_tokens == 4096
+    unknown = parse_metrics('vllm:cache_config_info{engine="0",kv_cache_size_tokens="None"} 1.0', prefix="vllm:")
+    assert unknown.gauges.cache_tokens == 0
+    assert parse_metrics("sglang:max_total_num_tokens 512.0", prefix="sglang:").gauges.cache_tokens == 512
+
+
+def test_sglang_counts_verifications_from_which_accepted_tokens_follow() -> None:
+    text = """
+sglang:generation_tokens_total{is_streaming="false"} 100
+sglang:num_requests_total{is_streaming="false"} 4
+sglang:spec_verify_calls_total 40
+"""
+    gauges = parse_metrics(text, prefix="sglang:", draft_tokens=3).gauges
+
+    assert (gauges.drafts, gauges.drafted_tokens, gauges.accepted_tokens) == (40, 120, 56)
+    assert parse_metrics(text.rsplit("\n", 2)[0], prefix="sglang:", draft_tokens=3).gauges.drafted_tokens == 0
 
 
 def sglang_answer(**facts: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Options become a command line and variables; only supported combinations are accepted."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -9,11 +10,13 @@ import pytest
 from pydantic import ValidationError
 
 from astraflow.client.model_server import KEPT_OPEN_S, ServerClient
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.generation import Sampling
 from astraflow.raas.engines.server import sglang, vllm
 from astraflow.raas.engines.server.dialect import Dialect, Launch
 from astraflow.raas.engines.server.environments import Environment
 from astraflow.raas.engines.server.options import ServerOptions
+from tests.errors import raises_code
 
 CPU = Environment(name="e", kind="sglang", device="cpu", version="1", folder=Path("/env"))
 CUDA = replace(CPU, device="cuda")
@@ -116,6 +119,13 @@ def test_every_option_changes_the_command_line(dialect: Dialect) -> None:
         {"weights": "fp8", "dtype": "float32"},
         {"arguments": ("--quantization", "awq")},
         {"arguments": ("--quantization=awq",)},
+        {"speculation": "eagle"},
+        {"speculation": "ngram", "draft_tokens": 0},
+        {"speculation": "draft_model"},
+        {"draft_model": "/small"},
+        {"speculation": "ngram", "return_routes": True},
+        {"arguments": ("--speculative-algorithm", "NGRAM")},
+        {"arguments": ("--speculative-config={}",)},
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
@@ -134,6 +144,57 @@ def test_vllm_rounds_weights_to_fp8_at_each_load_and_sglang_refuses_it_with_the_
         sglang.SglangOptions(weights="fp8")
     with pytest.raises(ValidationError, match="local_torch"):
         vllm.VllmOptions(weights="int4")
+
+
+def test_vllm_drafts_by_ngrams_or_a_model_that_is_loaded_from_its_own_folder() -> None:
+    dialect = vllm.VllmDialect()
+    assert "--speculative-config" not in launch(dialect, CPU).argv
+
+    ngram = json.loads(value(launch(dialect, CPU, speculation="ngram", draft_tokens=3), "--speculative-config"))
+    assert ngram == {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+    options = {"speculation": "draft_model", "draft_model": "/small"}
+    model = json.loads(value(launch(dialect, CUDA, **options), "--speculative-config"))
+    assert (model["method"], model["model"]) == ("draft_model", "/small")
+    assert model["draft_load_config"] == {"load_format": "auto"}, "that of the policy are placeholders"
+
+
+def test_sglang_drafts_chains_by_ngrams_on_a_gpu_only() -> None:
+    dialect = sglang.SglangDialect()
+    launched = launch(dialect, CUDA, speculation="ngram", draft_tokens=3)
+
+    assert value(launched, "--speculative-algorithm") == "NGRAM"
+    assert value(launched, "--speculative-num-draft-tokens") == "4"
+    assert value(launched, "--speculative-ngram-max-bfs-breadth") == "1"
+    with raises_code(InvalidInput, "engine.unverified_drafts"):
+        sglang.SglangOptions(speculation="ngram").check_device("cpu")
+    with pytest.raises(ValidationError, match="each version"):
+        sglang.SglangOptions(speculation="draft_model", draft_model="/small")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("dialect", "options", "refused"),
+    [
+        (vllm.VllmDialect(), vllm.VllmOptions(speculation="ngram"), [{"min_p": 0.1}]),
+        (
+            sglang.SglangDialect(),
+            sglang.SglangOptions(speculation="ngram"),
+            [{"min_p": 0.1}, {"top_k": 7, "with_support": True}, {"temperature": 0.0, "top_tokens": 3}],
+        ),
+    ],
+    ids=["vllm", "sglang"],
+)
+async def test_sampling_that_a_server_does_not_verify_is_refused(
+    dialect: Dialect, options: ServerOptions, refused: list[dict[str, Any]]
+) -> None:
+    client, tokens = cast("ServerClient", Client()), np.array([1], np.int32)
+    dialect.launch(CUDA, options, model=Path("/m"), port=1, key="k", devices="0")
+    for filters in refused:
+        with raises_code(InvalidInput, "engine.unverified_drafts"):
+            await dialect.generate(client, ["a"], tokens, Sampling(max_new_tokens=5, **filters))
+    for filters in ({}, {"top_p": 0.9, "top_k": 7}, {"top_tokens": 3}):
+        with pytest.raises(Asked):
+            await dialect.generate(client, ["a"], tokens, Sampling(max_new_tokens=5, **filters))
 
 
 def test_sampling_options_become_sglang_parameters() -> None:

@@ -1,5 +1,6 @@
 """Requests go where their prefix is, within bounds of the load."""
 
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -128,3 +129,13 @@ def test_the_blocks_that_were_used_longest_ago_are_forgotten() -> None:
     affinity.add(0, text(MAX_BLOCKS * BLOCK_TOKENS))
 
     assert affinity.choose(first, servers(1, 0)) == 1
+
+
+def test_no_more_is_believed_than_the_cache_of_a_server_holds() -> None:
+    affinity, first, second = PrefixAffinity(), text(), text()
+    small = [replace(server, cache_tokens=len(first) + BLOCK_TOKENS) for server in servers(0, 1)]
+    affinity.choose(first, small)
+    affinity.choose(second, small)
+
+    assert affinity.choose(first, servers(1, 0)) == 1, "its cache had dropped all but a block at the beginning"
+    assert affinity.choose(second, servers(2, 1)) == 0
