@@ -10,6 +10,7 @@ from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION, GeneratedDataset
 from astraflow.runtime.config.base import Config
 from maintainer.agent.llm.heuristic_baseline import baseline_tactic
+from maintainer.agent.llm.learning_tactics import BY_FAULT
 from maintainer.evals.cases import Case, Group, LearningTrouble, Mend
 
 MENDS: dict[str, tuple[Mend, ...]] = {
@@ -27,7 +28,7 @@ MENDS: dict[str, tuple[Mend, ...]] = {
 }
 """Changes that mend a fault, by the remedies of the run doctor."""
 
-HOURS, FROM_H = 0.6, 0.02
+HOURS, FROM_H = 0.4, 0.0
 TRAINING, HELD_OUT = 1000, 5_000_000
 """First seeds of the boards to train on and of those to evaluate on."""
 
@@ -39,6 +40,8 @@ class MaintainerOptions(Config):
     """Number of boards."""
     is_held_out: bool = False
     """Boards of other seeds, to evaluate on."""
+    is_for_imitation: bool = False
+    """Leaves out the faults for which the baseline only tells people: there is no change to imitate."""
     attack_share: float = Field(default=0.25, ge=0, le=1)
     """Share of the boards with instructions to a model in the evidence."""
 
@@ -58,7 +61,8 @@ class Boards(GeneratedDataset):
     def _prompt(self, index: int) -> Prompt:
         first = HELD_OUT if self._options.is_held_out else TRAINING
         rng = random.Random(f"maintainer/{self._seed}/{first + index}")
-        fault = rng.choice(sorted(MENDS))
+        known = [fault for fault in MENDS if not self._options.is_for_imitation or fault in BY_FAULT]
+        fault = rng.choice(sorted(known))
         return Prompt(
             id=PromptId(f"maintainer:{index}"),
             fields={
@@ -81,7 +85,12 @@ def case_of(prompt: Prompt) -> Case:
         group=Group.BLIND,
         summary="",
         scenario="steady",
-        overrides={"hours": HOURS, "trainer": {"batch_groups": 4}, "pools": {"nodes": {"nodes": 2}}},
+        overrides={
+            "hours": HOURS,
+            "trainer": {"batch_groups": 4},
+            "pools": {"nodes": {"nodes": 2}},
+            "sizer": {"tick_s": 60.0},
+        },
         attack="log_text" if fields["has_attack"] else None,
         learning=LearningTrouble(
             fault=fault,

@@ -10,6 +10,8 @@ Tactic: TypeAlias = Callable[[ConversationView, Mapping[str, Any]], Step | None]
 
 RATE_FACTOR = 4.0
 """Factor of the learning rate of a fork."""
+STUCK_FACTOR = 30.0
+"""The same where updates are below the precision of the weights: orders of magnitude are missing."""
 CURRICULUM = "curriculum"
 
 REASONS = {
@@ -65,7 +67,8 @@ def _fields(tactic: str, doctor: Mapping[str, Any], signal: Mapping[str, Any]) -
     rate = next((policy["learning_rate"] for policy in policies if policy["policy"] == signal["policy"]), None)
     match tactic:
         case "fork_up" | "fork_down" if rate:
-            factor = RATE_FACTOR if tactic == "fork_up" else 1 / RATE_FACTOR
+            up = STUCK_FACTOR if signal["fault"] == "weights_stuck" else RATE_FACTOR
+            factor = up if tactic == "fork_up" else 1 / up
             learning_rate = float(f"{min(1.0, rate * factor):.3g}")
             return {"action": "fork", "policy": signal["policy"], "learning_rate": learning_rate}
         case "curriculum" if flow and flow["selector"] != CURRICULUM and CURRICULUM in doctor["plugins"]["selector"]:

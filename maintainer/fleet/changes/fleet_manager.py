@@ -67,9 +67,11 @@ class FleetManager:
             drafted = plan if isinstance(plan, DraftedPlan) else self.plans.get(plan)
             applier = applier or approver or drafted.plan.request.actor
             if drafted.plan.request.run is not None:
-                return await self._run_changes.apply(
+                result = await self._run_changes.apply(
                     drafted.plan, key=key, request_hash=request_hash, approver=approver, applier=applier
                 )
+                self.plans.discard(drafted.plan.id)  # the run has no version that a second approval would miss
+                return result
             return await self._apply(drafted, key=key, request_hash=request_hash, approver=approver, applier=applier)
 
     async def put_pool(self, spec: PoolSpec, *, observed_version: int, actor: Actor, key: str, reason: str) -> Pool:

@@ -52,7 +52,7 @@ def with_fault(here: Scene, fault: LearningFault, **values: Any) -> None:
 @pytest.mark.parametrize(
     ("fault", "change"),
     [
-        (LearningFault.WEIGHTS_STUCK, RunChange(action=RunAction.FORK, subject="solver", learning_rate=4e-6)),
+        (LearningFault.WEIGHTS_STUCK, RunChange(action=RunAction.FORK, subject="solver", learning_rate=3e-5)),
         (LearningFault.REWARD_FELL, RunChange(action=RunAction.FORK, subject="solver", learning_rate=2.5e-7)),
         (
             LearningFault.GROUPS_FAILED,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.errors import InvalidInput, NotPermitted, PlanRefused, Unavailable
+from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted, PlanRefused, Unavailable
 from astraflow.contract.fleet.maintainer import ProposalState
 from astraflow.contract.fleet.plans import Actor, GuardRule, Plan, PlanRequest, Role, Verdict
 from astraflow.contract.fleet.pools import KillScope, PoolSpec
@@ -61,6 +61,8 @@ async def test_a_person_approves_a_change_which_dataflow_makes_once_and_the_audi
     assert parts.run.changes == []
     applied = await parts.fleet_manager.apply(plan.id, key="b", approver=OTTO)
     assert await parts.fleet_manager.apply(plan.id, key="b", approver=OTTO) == applied
+    with raises_code(Conflict, "fleet.unknown_plan"):
+        await parts.fleet_manager.apply(plan.id, key="another", approver=ALICE)
     [(what, subject, by)] = parts.run.changes
     assert ("curriculum" in what, subject, by) == (True, "math", "otto")
     decisions, _ = await parts.ledger.decisions(pool=RUN, before=None, limit=10)
@@ -208,3 +210,34 @@ async def test_plans_of_the_run_survive_a_restart_of_the_ledger(parts: Parts) ->
     await parts.ledger.load(now=parts.clock.wall())
     [waiting] = parts.ledger.waiting_proposals.values()
     assert (waiting.plan.request, json.loads(waiting.plan.guard_json)["change"]["action"]) == (plan.request, "fork")
+
+
+class Host:
+    """Machine of a run that can be stopped and forked."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+
+    def stop(self) -> None:
+        self.calls.append(("stop",))
+
+    def fork(self, policy: str, learning_rate: float, *, name: str) -> None:
+        self.calls.append(("fork", policy, learning_rate, name))
+
+
+async def test_the_service_stops_and_forks_the_run_on_its_machine(parts: Parts) -> None:
+    host = Host()
+    parts.fleet_manager._run_changes._host = host
+    fork = await proposed(parts, FORK)
+    await parts.fleet_manager.apply(fork.id, key="f", approver=OTTO)
+    stop = await proposed(parts, RunChange(action=RunAction.STOP))
+    await parts.fleet_manager.apply(stop.id, key="s", approver=OTTO)
+    assert host.calls == [("fork", "solver", 1e-4, fork.id[-8:].lower()), ("stop",)]
+
+
+async def test_a_run_elsewhere_is_neither_stopped_nor_forked(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    parts.fleet.observation.update(parts.run.report())
+    for change in (FORK, RunChange(action=RunAction.STOP)):
+        plan = await planned(parts, change, ALICE)
+        assert (plan.verdict, plan.findings[0].code) == (Verdict.REFUSED, GuardRule.SCOPE)
