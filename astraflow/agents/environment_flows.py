@@ -11,7 +11,9 @@ from astraflow.environments.foreign.tasks import TASK
 from astraflow.runtime.config.base import suggest_name
 
 ENVIRONMENT = "environment"
-KINDS = ("openenv", "verifiers")
+_PLUGINS = {"harbor": "terminal", "openenv": "openenv", "verifiers": "verifiers"}
+"""Plugin of the tasks and of the episodes by the name of an environment of another project."""
+KINDS = tuple(_PLUGINS)
 """Environments of other projects."""
 
 
@@ -31,6 +33,7 @@ def with_environment(values: Mapping[str, Any]) -> dict[str, Any]:
             f"cannot use the environment {kind!r}: unknown kind; {suggest_name(kind, sorted(known))}",
             code="environment.unknown_package",
         )
+    kind = _PLUGINS.get(kind, kind)
     dataset: dict[str, Any] = {}
     runner = {key: value for key, value in spec.items() if key != "kind"}
     if kind in datasets.built_in_kinds():

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from astraflow.agents.environment_flows import with_environment
-from astraflow.conformance.promises import Broken, require, result_of
+from astraflow.conformance.promises import Unsupported, require, result_of
 from astraflow.conformance.workflows import (
     Started,
     WorkflowCheck,
@@ -45,7 +45,8 @@ class NamedEnvironment:
     @classmethod
     def of(cls, spec: Mapping[str, Any], reply: Reply, *, limit_s: float = 180.0) -> "NamedEnvironment":
         """Returns the check of an environment by its specification in a flow. Raises: InvalidInput."""
-        flow = with_environment({"environment": {**spec, "workers": 2, "episodes_per_worker": 1}})
+        apart = {} if spec.get("kind") == "harbor" else {"workers": 2, "episodes_per_worker": 1}
+        flow = with_environment({"environment": {**spec, **apart}})
         prompt = datasets.build(flow["dataset"], 0).prompt(0)
         return cls(check=WorkflowCheck(spec=flow["workflow"], prompt=prompt, reply=reply, limit_s=limit_s))
 
@@ -132,13 +133,13 @@ CHECKS: Mapping[str, Callable[[WorkflowCheck], Awaitable[str | None]]] = {
 
 
 def _worlds() -> list[psutil.Process]:
-    """Returns the processes with worlds: the program below each supervisor. Raises: Broken without one."""
+    """Returns the processes with worlds: the program below each supervisor. Raises: Unsupported without one."""
     supervisors = [
         process for process in psutil.Process().children(recursive=True) if supervised.__file__ in process.cmdline()
     ]
     worlds = [child for supervisor in supervisors for child in supervisor.children()[:1]]
     if not worlds:
-        raise Broken("it runs in no process of its own")
+        raise Unsupported("its worlds are no processes below this one")
     return worlds
 
 

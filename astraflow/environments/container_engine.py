@@ -8,7 +8,7 @@ import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
@@ -32,7 +32,7 @@ ARCHIVE_BYTES = 2**29
 OUTPUT_BYTES = 2**20
 _FILE_BYTES = 2**16
 """Limit of an archive with one short file."""
-_TEXT_BYTES = 256
+_TEXT_BYTES = 4096
 _ENDED_STATES = ("exited", "stopped", "dead")
 _OUT_OF_MEMORY = " (out of memory)"
 _NO_QUOTA = re.compile(r"storage.?opt|quota|backing filesystem|pquota", re.IGNORECASE)
@@ -51,6 +51,19 @@ _REMOVAL_PAUSES_S = (0.0, 1.0, 4.0)
 after its client has ended."""
 _QUIET = {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
 """Variables without which Podman adds warnings to the output of commands, which a policy would read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceCommand:
+    """Command of a container that serves others."""
+
+    name: str
+    """Name by which other containers of its network reach it."""
+    variables: Mapping[str, str]
+    entrypoint: Sequence[str]
+    """Program and first arguments; empty: those of the image."""
+    command: Sequence[str]
+    """Further arguments; empty with an empty entrypoint: those of the image."""
 
 
 class OutOfResources(SandboxError):
@@ -97,10 +110,13 @@ class ContainerEngine:
         label: str,
         start_s: float,
         mounts: Mapping[Path, str] | None = None,
+        service: ServiceCommand | None = None,
     ) -> AbstractAsyncContextManager["Container"]:
-        """Starts a container that waits for commands, and removes it at the end. network: of the engine; empty: its
-        default. mounts: paths in the container by folders of this machine. Raises: InvalidInput for what is no name of
-        an image; SandboxError."""
+        """Starts a container that waits for commands, or runs a service, and removes it at the end.
+
+        network: of the engine; empty: its default. mounts: paths in the container by folders of this machine. Raises:
+        InvalidInput for what is no name of an image; SandboxError.
+        """
         if not is_image_name(image):
             raise InvalidInput(
                 f"cannot start a container: {image[:200]!r} is not the name of an image; correct it",
@@ -108,17 +124,37 @@ class ContainerEngine:
             )
         networks = ("--network", network) if network else ()
         volumes = [word for folder, path in (mounts or {}).items() for word in ("--volume", f"{folder}:{path}")]
-        options = ("--detach", "--label", f"astraflow={label}", *networks, *limit_options(limits), *volumes)
-        return self._container(image, options, limits.disk_bytes, start_s)
+        options = ["--detach", "--label", f"astraflow={label}", *networks, *limit_options(limits), *volumes]
+        # `sleep` as the command would be an argument of the image's entry point
+        command = ("--entrypoint", "sleep", image, "infinity")
+        if service is not None:
+            options += ["--network-alias", service.name]
+            options += [word for name, value in service.variables.items() for word in ("--env", f"{name}={value}")]
+            program = ("--entrypoint", service.entrypoint[0]) if service.entrypoint else ()
+            command = (*program, image, *service.entrypoint[1:], *service.command)
+        return self._container(command, options, limits.disk_bytes, start_s)
+
+    @asynccontextmanager
+    async def private_network(self) -> AsyncIterator[str]:
+        """Makes a network that reaches only its own containers; yields its name, and removes it at the end.
+
+        Raises: SandboxError.
+        """
+        name = f"astraflow-{token_hex(8)}"
+        await self.done("network", "create", "--internal", name, timeout_s=COMMAND_S)
+        try:
+            yield name
+        finally:
+            await self.call("network", "rm", "--force", name, timeout_s=COMMAND_S)
 
     @asynccontextmanager
     async def _container(
-        self, image: str, options: Sequence[str], disk_bytes: int, start_s: float
+        self, command: Sequence[str], options: Sequence[str], disk_bytes: int, start_s: float
     ) -> AsyncIterator["Container"]:
         name = f"astraflow-{token_hex(8)}"
         pauses_s: Sequence[float] = _REMOVAL_PAUSES_S
         try:
-            result = await self._run(name, image, options, disk_bytes, start_s)
+            result = await self._run(name, command, options, disk_bytes, start_s)
             if result.outcome is not Outcome.TIMEOUT:
                 pauses_s = (0.0,)
             self._check(result, "run")
@@ -127,10 +163,10 @@ class ContainerEngine:
         finally:
             await self._remove(name, pauses_s)
 
-    async def _run(self, name: str, image: str, options: Sequence[str], disk_bytes: int, start_s: float) -> JobResult:
+    async def _run(
+        self, name: str, command: Sequence[str], options: Sequence[str], disk_bytes: int, start_s: float
+    ) -> JobResult:
         """Starts a container with a limit of its disk, or without one on storage that has no quotas."""
-        # `sleep` as the command would be an argument of the image's entry point
-        command = ("--entrypoint", "sleep", image, "infinity")
         if self._has_quotas:
             quota = ("--storage-opt", f"size={disk_bytes}")
             result = await self.call("run", "--name", name, *options, *quota, *command, timeout_s=start_s)
@@ -295,6 +331,14 @@ class Container:
                 f"cannot end container {self.name[:12]!r}: its state is {status!r}; check the container engine",
                 code="environment.container_failed",
             )
+
+    async def freeze(self) -> None:
+        """Suspends all processes of the container. Raises: SandboxError."""
+        await self._engine.done("pause", self.name, timeout_s=COMMAND_S)
+
+    async def thaw(self) -> None:
+        """Continues the processes of a frozen container. Raises: SandboxError."""
+        await self._engine.done("unpause", self.name, timeout_s=COMMAND_S)
 
     async def pack(self, path: str, target: IO[bytes]) -> bool:
         """Writes a folder of the container to an archive; returns whether it could be read and is not too large."""

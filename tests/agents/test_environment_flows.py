@@ -26,6 +26,15 @@ def test_a_world_of_steps_is_acted_in() -> None:
     assert flow.workflow == {"kind": "act", "environment": world}
 
 
+def test_a_folder_of_harbor_is_a_terminal() -> None:
+    flow = FlowConfig.parse({"environment": {"kind": "harbor", "path": "/tasks", "runner": "podman"}}, where="flow")
+    assert flow.dataset == {"kind": "terminal", "path": "/tasks"}
+    assert flow.workflow == {
+        "kind": "act",
+        "environment": {"kind": "terminal", "path": "/tasks", "runner": "podman"},
+    }
+
+
 def test_other_environments_take_the_dataset_of_their_kind_or_that_of_the_flow() -> None:
     flow = FlowConfig.parse(
         {"environment": {"kind": "textcraft", "max_steps": 9}, "dataset": {"size": 7}}, where="flow"

@@ -45,6 +45,10 @@ def main() -> int:
         return copy(folder, *[word for word in arguments if word != "--archive"])
     elif verb == "kill":
         (folder / arguments[-1] / "ended").touch()
+    elif verb == "pause":
+        (folder / arguments[-1] / "frozen").touch()
+    elif verb == "unpause":
+        (folder / arguments[-1] / "frozen").unlink()
     elif verb == "inspect":
         container = folder / arguments[-1]
         state = next(
@@ -89,7 +93,7 @@ def execute(folder: Path, arguments: list[str]) -> int:
         workdir = arguments[1] if arguments[0] == "--workdir" else workdir
         arguments = arguments[2:]
     container, command = folder / arguments[0], arguments[1:]
-    if not container.is_dir() or (container / "ended").exists():
+    if not container.is_dir() or (container / "ended").exists() or (container / "frozen").exists():
         sys.stderr.write(f"Error response from daemon: No such container: {arguments[0]}\n")
         return 1
     failures = folder / "start-failures"

@@ -11,7 +11,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
-from astraflow.datasets.worlds.terminal import SAMPLE_TASKS, TerminalTask, load_task
+from astraflow.datasets.worlds.terminal import SAMPLE_TASKS, TerminalStep, TerminalTask, load_task
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, EnvironmentLimits, Observation
 from astraflow.environments.container_engine import OutOfResources
@@ -111,6 +111,10 @@ class TerminalEnvironment:
         self._resources = AsyncExitStack()
         self._session: TerminalSession | None = None
         self._task: TerminalTask | None = None
+        self._steps: list[TerminalStep] = []
+        """Steps that are not over; the first one is that of the policy."""
+        self._reward = 0.0
+        """Reward of the steps that are over."""
         self._last: Observation | None = None
 
     async def begin(self, prompt: Prompt, seed: int) -> Observation:
@@ -125,8 +129,12 @@ class TerminalEnvironment:
         self._task = load_task(_tasks_folder(self._options) / name)
         try:
             self._session = await self._resources.enter_async_context(self._runner.open(self._task))
+            setup = await self._session.proceed(self._task.steps[0])
         except SandboxError as problem:
             raise _failure(problem) from problem
+        if setup is not None and setup.outcome is not Outcome.PASSED:
+            raise _setup_failed(self._task, setup)
+        self._steps = list(self._task.steps)
         return Observation(text=f"{self._task.instruction}\n\nAnswer with one shell command, or with: {SUBMIT}")
 
     async def act(self, action: str) -> Observation:
@@ -143,8 +151,7 @@ class TerminalEnvironment:
             )
         try:
             if command == SUBMIT:
-                self._last = Observation(text="The task is over.", ending=Ending.LOST)
-                return await self._verdict(self._session, self._task)
+                return await self._submitted(self._session, self._task)
             return self._answer(await self._session.run(command, timeout_s=self._options.command_s))
         except OutOfResources:
             text = "The task is over: the container has no memory or disk left."
@@ -169,14 +176,27 @@ class TerminalEnvironment:
         }
         return Observation(text="\n".join(part for part in (output, ends[result.outcome]) if part) or "[no output]")
 
-    async def _verdict(self, session: TerminalSession, task: TerminalTask) -> Observation:
-        verdict = await session.verify(timeout_s=task.verifier_s)
+    async def _submitted(self, session: TerminalSession, task: TerminalTask) -> Observation:
+        """Ends a step by its tests; returns the instruction of the next one, or the end."""
+        step, *later = self._steps
+        self._last = Observation(text="The task is over.", ending=Ending.LOST)
+        verdict = await session.verify(step)
+        share = 1.0 if task.is_reward_of_last_step else 1.0 / len(task.steps)
+        is_over = not later or verdict.reward < step.min_reward
+        if not is_over:
+            setup = await session.proceed(later[0])
+            is_over = setup is not None and setup.outcome is not Outcome.PASSED  # the policy's files are the cause
+        reward = verdict.reward * share if is_over or not task.is_reward_of_last_step else 0.0
+        self._reward += reward
+        is_won = is_over and not later and self._reward >= 1 - 1e-9
+        if not is_over:
+            self._last, self._steps = None, later
         return Observation(
-            text="The tests have run.",
-            reward=verdict.reward,
-            ending=Ending.WON if verdict.reward >= 1 else Ending.LOST,
+            text="The tests have run." if is_over else f"The next step:\n\n{later[0].instruction}",
+            reward=reward,
+            ending=(Ending.WON if is_won else Ending.LOST) if is_over else None,
             state=_shortened(verdict.output, self._options.max_output_chars),
-            metrics={"verifier_timeout": float(verdict.is_timeout)},
+            metrics={"verifier_timeout": float(verdict.is_timeout), "steps": float(len(task.steps) - len(later))},
         )
 
 
@@ -226,6 +246,15 @@ def _shortened(text: str, limit: int) -> str:
         return text
     half = limit // 2
     return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
+
+
+def _setup_failed(task: TerminalTask, setup: JobResult) -> RolloutFailed:
+    return RolloutFailed(
+        f"cannot begin the terminal task {task.name!r}: its setup.sh ended with {setup.outcome.value}: "
+        f"{setup.stderr.strip()[-300:]!r}; correct it",
+        boundary=Boundary.ENVIRONMENT,
+        code="environment.setup_failed",
+    )
 
 
 def _failure(problem: SandboxError) -> RolloutFailed:

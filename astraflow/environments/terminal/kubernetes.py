@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.errors import InternalError, InvalidInput, Unavailable
 from astraflow.datasets.worlds.terminal import TerminalTask, files_below
 from astraflow.environments.container_engine import (
     ARCHIVE_BYTES,
@@ -63,7 +63,14 @@ class KubernetesRunner:
         self._judge = Judge()
 
     def open(self, task: TerminalTask) -> AbstractAsyncContextManager[ContainerSession]:
-        """Starts a pod. Raises: InvalidInput for a task without an image."""
+        """Starts a pod. Raises: InvalidInput for a task without an image, with several steps, services or
+        separate tests."""
+        if len(task.steps) > 1 or task.is_separate or task.services:
+            raise InvalidInput(
+                f"cannot run the terminal task {task.name!r} on Kubernetes: it has several steps, services, or "
+                "separate tests; use docker or podman",
+                code="environment.needs_container",
+            )
         if not task.image:
             raise InvalidInput(
                 f"cannot run the terminal task {task.name!r} on Kubernetes: it names no image; build its environment, "
@@ -214,6 +221,14 @@ class Pod:
     async def end(self) -> None:
         """Leaves the pod as it is: one that is stopped has no files. The tests run in another pod, whose supervisor
         has ended what they started."""
+
+    async def freeze(self) -> None:
+        """A pod cannot be suspended. Raises: InternalError."""
+        raise InternalError("cannot suspend a pod: its cluster has no such call", code="environment.no_freeze")
+
+    async def thaw(self) -> None:
+        """A pod is never suspended. Raises: InternalError."""
+        raise InternalError("cannot continue a pod: it was not suspended", code="environment.no_freeze")
 
     async def pack(self, path: str, target: IO[bytes]) -> bool:
         """Writes a folder of the pod to an archive; returns whether its `tar` did and it is not too large."""

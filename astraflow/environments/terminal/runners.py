@@ -7,15 +7,16 @@ import re
 import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import getsource
 from pathlib import Path
 from typing import Any, Protocol
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
-from astraflow.datasets.worlds.terminal import TerminalTask, files_below, task_file
+from astraflow.datasets.worlds.terminal import TerminalStep, TerminalTask, files_below, task_file
 from astraflow.environments.terminal import policy_programs, supervisor, traced_process
+from astraflow.runtime.untrusted_json import parsed_json
 from astraflow.sandbox.base import Command, JobLimits, JobResult, Outcome, Session
 from astraflow.sandbox.shared import SharedSandbox
 
@@ -23,7 +24,9 @@ _OUTPUT_BYTES = 2**20
 _TREE_BYTES = 16 * 2**20
 """Limit of the working directory that is copied for the tests, as text of an archive."""
 _TRANSFER_S = 60.0
-_REWARD_BYTES = 256
+_REWARD_BYTES = 4096
+REWARD_FILES = ("reward.txt", "reward.json")
+"""Files with the reward in the folder `verifier` of the logs: a number, or an object with `reward`."""
 _COPIED = re.compile(r"COPY\s+([\w./-]+)\s+([\w./-]+)")
 _WITHOUT_EFFECT = re.compile(r"(?:FROM|LABEL|WORKDIR|CMD|#).*|")
 
@@ -39,6 +42,7 @@ _UNPACK = (
 )
 """Links to the session's own folder lead to that of the next session, which has another path without namespaces."""
 PLACE_LINKS = r"""
+[ -f "$0" ] && exit 0
 cd "$0" && find . ! -type f ! -type d ! -type l -delete && find . -type l -exec sh -c '
     for link do
         case "$(realpath -m -- "$link")/" in
@@ -94,13 +98,26 @@ class TestRun:
         written."""
         if self.result.outcome is Outcome.TIMEOUT:
             return 0.0
-        try:
-            reward = float(self.written)
-        except ValueError:
-            reward = math.nan
+        reward = _number_in(self.written)
         if not 0 <= reward <= 1:
             return None
         return reward if self.result.outcome is Outcome.PASSED else 0.0
+
+
+def _number_in(text: str) -> float:
+    """Returns the reward in a file; NaN for anything else.
+
+    >>> _number_in("0.5"), _number_in('{"reward": 1, "speed": 3}')
+    (0.5, 1.0)
+    """
+    try:
+        if not text.lstrip().startswith("{"):
+            return float(text)
+        content = parsed_json(text, limit=_REWARD_BYTES)
+        reward = content.get("reward") if isinstance(content, dict) else None
+        return math.nan if isinstance(reward, bool) or not isinstance(reward, int | float) else float(reward)
+    except (ValueError, OverflowError):
+        return math.nan
 
 
 class TerminalSession(Protocol):
@@ -109,10 +126,14 @@ class TerminalSession(Protocol):
     async def run(self, command: str, *, timeout_s: float) -> JobResult:
         """Runs a command. Raises: SandboxError."""
 
-    async def verify(self, *, timeout_s: float) -> Verdict:
-        """Ends everything that the commands started and runs the tests of the task on the files that they left, in a
-        place which they never reached. Raises: SandboxError; RolloutFailed when the tests write no reward whatever the
-        policy did."""
+    async def verify(self, step: TerminalStep) -> Verdict:
+        """Ends or freezes everything that the commands started, and runs the tests of a step on the files that they
+        left, in a place which they never reached. Raises: SandboxError; RolloutFailed when the tests write no reward
+        whatever the policy did."""
+
+    async def proceed(self, step: TerminalStep) -> JobResult | None:
+        """Continues with a step: adds its files to the working directory, and returns the result of its `setup.sh`, if
+        it has one. Raises: SandboxError."""
 
 
 class TerminalRunner(Protocol):
@@ -131,20 +152,23 @@ class Judge:
     task either, and no episode was won; otherwise what the policy left caused it, which scores 0."""
 
     def __init__(self) -> None:
-        self._sound: set[Path] = set()
-        """Folders of the tasks whose tests have written a reward: for the files of the task, or one above 0."""
+        self._sound: set[tuple[Path, str]] = set()
+        """Folders and steps of the tasks whose tests have written a reward: for the files of the task, or one above
+        0."""
 
-    async def verdict(self, task: TerminalTask, run: TestRun, untouched: Callable[[], Awaitable[TestRun]]) -> Verdict:
+    async def verdict(
+        self, task: TerminalTask, step: TerminalStep, run: TestRun, untouched: Callable[[], Awaitable[TestRun]]
+    ) -> Verdict:
         """Returns the verdict. untouched: runs the tests on the files of the task. Raises: RolloutFailed;
         SandboxError."""
-        reward = run.reward
+        reward, tests = run.reward, (task.folder, step.name)
         if reward:
-            self._sound.add(task.folder)
-        if reward is None and task.folder not in self._sound:
+            self._sound.add(tests)
+        if reward is None and tests not in self._sound:
             other = await untouched()
             if other.reward is None:
                 raise _no_reward(task, other)
-            self._sound.add(task.folder)
+            self._sound.add(tests)
         return Verdict(reward=reward or 0.0, output=run.output, is_timeout=run.result.outcome is Outcome.TIMEOUT)
 
 
@@ -170,7 +194,10 @@ class SandboxRunner:
         """Nothing to do: the sandbox checks itself when it starts."""
 
     def open(self, task: TerminalTask) -> AbstractAsyncContextManager[TerminalSession]:
-        """Opens a session with the files of the task."""
+        """Opens a session with the files of the task. Raises: InvalidInput for a task with services or separate
+        tests."""
+        if task.is_separate or task.services:
+            raise _not_runnable(task, "it has services or separate tests")
         return self._opened(task, copied_files(task))
 
     @asynccontextmanager
@@ -189,18 +216,18 @@ class SandboxRunner:
         )
         return self._sandbox.session(limits)
 
-    async def judged(self, task: TerminalTask, tree: str, untouched: str, timeout_s: float) -> Verdict:
-        """Runs the tests on a working directory, an archive in base64. untouched: the one of the task.
+    async def judged(self, task: TerminalTask, step: TerminalStep, tree: str, untouched: str) -> Verdict:
+        """Runs the tests of a step on a working directory, an archive in base64. untouched: the one of the task.
         Raises: RolloutFailed; SandboxError."""
 
         async def of_task() -> TestRun:
-            return await self._tested(task, untouched, timeout_s)
+            return await self._tested(task, step, untouched)
 
-        return await self._judge.verdict(task, await self._tested(task, tree, timeout_s), of_task)
+        return await self._judge.verdict(task, step, await self._tested(task, step, tree), of_task)
 
-    async def _tested(self, task: TerminalTask, tree: str, timeout_s: float) -> TestRun:
-        """Runs the tests in a new session."""
-        tests = base64.b64encode(archive_of(files_below(task.folder, "tests"))).decode()
+    async def _tested(self, task: TerminalTask, step: TerminalStep, tree: str) -> TestRun:
+        """Runs the tests of a step in a new session."""
+        tests = base64.b64encode(archive_of(test_files(task, step))).decode()
         async with self.session(task, may_trace=True) as session:
             await _copied_into(session, "tests", tests)
             placed = await _bash(session, _UNPACK, "app", stdin=tree)
@@ -208,10 +235,12 @@ class SandboxRunner:
                 placed = await _bash(session, PLACE_LINKS, "app")
             if placed.outcome is not Outcome.PASSED:
                 return TestRun(result=placed, written="0")
-            result = await session.python(supervisor_source() + _VERIFY, timeout_s=timeout_s)
-            path = "logs/verifier/reward.txt"
-            command = Command(arguments=("head", "-c", str(_REWARD_BYTES), "--", path))
-            return TestRun(result=result, written=(await session.execute(command, timeout_s=_TRANSFER_S)).stdout)
+            result = await session.python(supervisor_source() + _VERIFY, timeout_s=step.verifier_s)
+            written = ""
+            for name in REWARD_FILES:
+                command = Command(arguments=("head", "-c", str(_REWARD_BYTES), "--", f"logs/verifier/{name}"))
+                written = written or (await session.execute(command, timeout_s=_TRANSFER_S)).stdout
+            return TestRun(result=result, written=written)
 
 
 class _SandboxSession:
@@ -219,13 +248,18 @@ class _SandboxSession:
         self._runner = runner
         self._task = task
         self._files = base64.b64encode(files).decode()
+        self._left: JobResult | None = None
+        """Packing of the working directory at the end of a step, as `_files`; None in the first step."""
         self._resources = AsyncExitStack()
         self._session: Session
 
     async def begin(self) -> None:
         """Opens the session with the files of the task. Raises: SandboxError; RolloutFailed."""
+        await self._begin(self._files)
+
+    async def _begin(self, tree: str) -> None:
         self._session = await self._resources.enter_async_context(self._runner.session(self._task))
-        await _copied_into(self._session, "app", self._files)
+        await _copied_into(self._session, "app", tree)
         await self._session.shell(_PREPARE)
 
     async def close(self) -> None:
@@ -239,15 +273,28 @@ class _SandboxSession:
             await self._session.shell(_PREPARE)
         return result
 
-    async def verify(self, *, timeout_s: float) -> Verdict:
+    async def verify(self, step: TerminalStep) -> Verdict:
         """Ends the session, copies its working directory to a new one and runs the tests there."""
         await self._session.stop()
-        packed = await _bash(self._session, _PACK, "app", output_bytes=_TREE_BYTES)
+        self._left = packed = await _bash(self._session, _PACK, "app", output_bytes=_TREE_BYTES)
         await self.close()
         if packed.outcome is not Outcome.PASSED or packed.is_output_cut:
             cause = f"it has more than {_TREE_BYTES * 3 // 4} bytes, or files that cannot be read: {packed.stderr}"
             return Verdict(reward=0.0, output=f"The working directory cannot be copied: {cause}")
-        return await self._runner.judged(self._task, packed.stdout, self._files, timeout_s)
+        return await self._runner.judged(self._task, step, packed.stdout, self._files)
+
+    async def proceed(self, step: TerminalStep) -> JobResult | None:
+        """Opens a session with the working directory that the last one left, and adds the files of a step."""
+        if self._left is not None:
+            if self._left.outcome is not Outcome.PASSED or self._left.is_output_cut:
+                return replace(self._left, outcome=Outcome.FAILED, stdout="")
+            await self._begin(self._left.stdout)
+        if step.files:
+            files = archive_of(files_below(self._task.folder, step.files))
+            await _copied_into(self._session, "app", base64.b64encode(files).decode())
+        if not step.has_setup:
+            return None
+        return await _bash(self._session, f'{_PREPARE}; exec bash "$APP_DIR/setup.sh"', "app")
 
 
 def copied_files(task: TerminalTask) -> dict[str, bytes]:
@@ -263,6 +310,14 @@ def copied_files(task: TerminalTask) -> dict[str, bytes]:
             raise _not_runnable(task, f"its Dockerfile has {line.strip()!r}")
         if match is not None:
             files |= _copied(task, match[1], match[2])
+    return files
+
+
+def test_files(task: TerminalTask, step: TerminalStep) -> dict[str, bytes]:
+    """Returns the files of the tests of a step, by path. Raises: InvalidInput."""
+    files: dict[str, bytes] = {}
+    for folder in step.tests:
+        files |= files_below(task.folder, folder)
     return files
 
 

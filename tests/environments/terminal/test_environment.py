@@ -296,7 +296,7 @@ def test_a_published_task_is_read(tmp_path: Path) -> None:
     (folder / "task.toml").write_text(PUBLISHED)
     task = load_task(folder)
     assert (task.image, task.memory_bytes, task.cpus) == ("registry.example.com/task:1", 2 * 2**30, 2.0)
-    assert (task.verifier_s, task.build_s, task.category) == (120.0, 600.0, "security")
+    assert (task.steps[0].verifier_s, task.build_s, task.category) == (120.0, 600.0, "security")
 
 
 @pytest.mark.parametrize("settings", TASK_SETTINGS.cases())
@@ -341,11 +341,14 @@ def test_a_link_inside_of_a_task_is_followed(tmp_path: Path) -> None:
     assert files["linked.csv"] == files["sales.csv"] != b""
 
 
-@pytest.mark.parametrize("change", ["instruction.md", "tests/test.sh", "steps", "environment/docker-compose.yaml"])
-def test_a_task_that_is_incomplete_or_has_several_steps_is_refused(tmp_path: Path, change: str) -> None:
+@pytest.mark.parametrize(
+    "change", ["instruction.md", "tests/test.sh", "steps/first/instruction.md", "environment/docker-compose.yaml"]
+)
+def test_a_task_that_is_incomplete_or_has_an_empty_file_of_services_is_refused(tmp_path: Path, change: str) -> None:
     folder = shutil.copytree(SAMPLE_TASKS / "greeting", tmp_path / "wrong")
     path = folder / change
-    path.unlink() if path.is_file() else path.mkdir() if change == "steps" else path.touch()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink() if path.is_file() else path.touch()
     with raises_code(InvalidInput, "dataset.invalid_task"):
         load_task(folder)
 
