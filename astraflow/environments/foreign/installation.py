@@ -8,6 +8,7 @@ these pins as constraints; what was installed is in the description.
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,6 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import psutil
 
 from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
 from astraflow.environments.foreign.releases import EnvironmentRelease
@@ -106,7 +109,7 @@ def install(
     """Installs a release and further packages in the environment `name`, which is made anew.
 
     version: empty: the tested one with its pins. packages: requirements for pip, or folders.
-    Raises: InvalidInput; Conflict while another process changes it; Unavailable when pip fails.
+    Raises: InvalidInput; Conflict while another process changes it, or runs in it; Unavailable when pip fails.
     """
     _check_version(version)
     requirements = tuple(map(_requirement, packages))
@@ -158,7 +161,8 @@ def remove(name: str) -> None:
 
 @contextmanager
 def _locked(name: str) -> Iterator[Path]:
-    """Yields the folder of an environment while this process alone may change it. Raises: InvalidInput, Conflict."""
+    """Yields the folder of an environment that is not used, while this process alone may change it. Raises:
+    InvalidInput, Conflict."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(
             f"cannot use {name!r} as the name of an environment: it is not 1 to 64 lower-case letters, digits, dots, "
@@ -171,7 +175,24 @@ def _locked(name: str) -> Iterator[Path]:
         code="environment.locked",
     )
     with exclusive_lock(environments_folder() / f".{name}.lock", refusal=refusal):
+        _check_unused(environments_folder() / name)
         yield environments_folder() / name
+
+
+def _check_unused(folder: Path) -> None:
+    """Raises: Conflict while processes run in the environment."""
+    programs = f"{folder / 'bin'}{os.sep}"
+    users = [
+        str(process.pid)
+        for process in psutil.process_iter(["cmdline"])
+        if (process.info["cmdline"] or [""])[0].startswith(programs)
+    ]
+    if users:
+        raise Conflict(
+            f"cannot change the environment {folder.name!r}: the processes {', '.join(users)} run in it; stop the runs "
+            "that use it first",
+            code="environment.in_use",
+        )
 
 
 def _check_version(version: str) -> None:

@@ -1,6 +1,8 @@
 """Virtual environments of other projects' packages are made on request, pinned, and found by name."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -97,6 +99,17 @@ def test_one_process_at_a_time_changes_an_environment() -> None:
     remove("verifiers")
     with raises_code(InvalidInput, "environment.not_installed"):
         remove("verifiers")
+
+
+def test_an_environment_in_use_is_not_changed() -> None:
+    python = installed().python
+    python.unlink()
+    python.symlink_to(sys.executable)
+    with subprocess.Popen([python, "-S", "-c", "input()"], stdin=subprocess.PIPE) as user:
+        for change in (installed, lambda: remove("verifiers")):
+            with raises_code(Conflict, "environment.in_use", str(user.pid)):
+                change()
+    remove("verifiers")
 
 
 def test_a_description_that_cannot_be_read_is_no_environment() -> None:
