@@ -67,16 +67,16 @@ class _Routes:
 
     def all(self) -> list[Route]:
         """Returns the routes that are served."""
-        server = self._server
+        server, catalogue = self._server, self._server.catalogue
         posts: Mapping[str, Handler] = {
             "client/config": self._constant(CLIENT_CONFIG),
             "client/dynamic_config": self._constant({"sample_cancel_enabled": True}),
             "telemetry": self._constant({"status": "accepted"}),
             "create_session": self._json(api.CreateSession, server.create_session),
             "session_heartbeat": self._json(api.SessionRequest, server.heartbeat),
-            "sessions/{session}/finish": self._constant({}),
+            "sessions/{name}/finish": self._finish,
             "create_model": self._json(api.CreateModel, server.create_model),
-            "get_info": self._json(api.ModelRequest, server.model_info),
+            "get_info": self._json(api.ModelRequest, catalogue.model_info),
             "forward_backward": self._forward_backward,
             "optim_step": self._json(api.OptimStep, server.submit),
             "save_weights": self._json(api.SaveWeights, server.submit),
@@ -87,17 +87,17 @@ class _Routes:
             "asample": self._json(api.Sample, server.sample),
             "cancel_future": self._json(api.RetrieveFuture, server.cancel),
             "retrieve_future": self._retrieve,
-            "weights_info": self._json(api.WeightsInfo, server.weights_info),
+            "weights_info": self._json(api.WeightsInfo, catalogue.weights_info),
         }
         gets: Mapping[str, Callable[[str, Request], Mapping[str, Any]]] = {
-            "get_server_capabilities": lambda _tenant, _request: server.capabilities,
+            "get_server_capabilities": lambda _tenant, _request: catalogue.capabilities,
             "samplers/{name}": lambda tenant, request: server.samplers.info(tenant, request.path_params["name"]),
-            "training_runs": lambda tenant, request: _page("training_runs", server.training_runs(tenant), request),
-            "training_runs/{name}": lambda tenant, request: server.training_run(tenant, request.path_params["name"]),
+            "training_runs": lambda tenant, request: _page("training_runs", catalogue.training_runs(tenant), request),
+            "training_runs/{name}": lambda tenant, request: catalogue.training_run(tenant, request.path_params["name"]),
             "training_runs/{name}/checkpoints": lambda tenant, request: {
-                "checkpoints": server.checkpoints(tenant, request.path_params["name"])
+                "checkpoints": catalogue.checkpoints(tenant, request.path_params["name"])
             },
-            "checkpoints": lambda tenant, request: _page("checkpoints", server.checkpoints(tenant), request),
+            "checkpoints": lambda tenant, request: _page("checkpoints", catalogue.checkpoints(tenant), request),
         }
         return [
             Route(f"{PREFIX}/healthz", _healthz),
@@ -148,6 +148,10 @@ class _Routes:
 
         return answer
 
+    async def _finish(self, tenant: str, request: Request) -> Mapping[str, Any]:
+        self._server.finish(tenant, request.path_params["name"])
+        return {}
+
     async def _forward_backward(self, tenant: str, request: Request) -> Mapping[str, Any]:
         kind, encoding = (request.headers.get(name, "") for name in ("content-type", "content-encoding"))
         if kind.partition(";")[0].strip() != PROTOBUF or encoding:
@@ -178,7 +182,7 @@ class _Routes:
 
     async def _delete_checkpoint(self, tenant: str, request: Request) -> Response:
         names = request.path_params
-        self._server.delete_checkpoint(tenant, f"tinker://{names['model']}/{names['kind']}/{names['name']}")
+        self._server.catalogue.delete_checkpoint(tenant, f"tinker://{names['model']}/{names['kind']}/{names['name']}")
         return Response(status_code=204)
 
     async def _parsed(self, request: Request, model: type[Parsed]) -> Parsed:

@@ -1,6 +1,7 @@
 """Sampling sessions of tenants, and the runs that compute their requests."""
 
 import asyncio
+import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,12 +11,14 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.tinker import requests as api
 from astraflow.tinker.base_models import SharedBase, find_base
 from astraflow.tinker.executor import Executor
-from astraflow.tinker.records import checkpoint_folder, own, own_checkpoint
+from astraflow.tinker.records import checkpoint_folder, own, own_checkpoint, sampler_folder
 from astraflow.tinker.sampling import SamplerRun, sample_job
-from astraflow.tinker.store import RequestRow, SamplerRow, Store
+from astraflow.tinker.store import ModelRow, RequestRow, SamplerRow, Store
 from astraflow.tinker.tenant_models import sampling_adapters
 from astraflow.tinker.work import Outcome, Settle
 
+KEPT_SNAPSHOTS = 16
+"""Snapshots of a session without a name; older ones are deleted."""
 MAX_IDLE = 32
 """Samplers without requests whose adapters stay in memory."""
 
@@ -52,6 +55,22 @@ class Samplers:
         sampler = f"{request.session_id}:sample:{request.sampling_session_seq_id}"
         self._store.add(SamplerRow(id=sampler, tenant=tenant, session=request.session_id, base=base, path=path))
         return sampler
+
+    def add_snapshot(self, model: ModelRow, sampler: str) -> None:
+        """Records the weights that a model has saved for a sampler, and deletes older ones of its session."""
+        path = str(sampler_folder(Path(), sampler))
+        row = SamplerRow(id=sampler, tenant=model.tenant, session=model.session, base=model.base, path=path)
+        self._store.add(row)
+        self.drop_snapshots(model.session, keep=KEPT_SNAPSHOTS)
+
+    def drop_snapshots(self, session: str, *, keep: int) -> None:
+        """Deletes the oldest snapshots of a session that have no request in progress."""
+        for row in self._store.snapshots(session)[keep:]:
+            if self._store.has_unanswered(row.id):
+                continue
+            self._runs.pop(row.id, None)
+            self._store.remove_sampler(row.id)
+            shutil.rmtree(self._folder / row.path, ignore_errors=True)
 
     def info(self, tenant: str, sampler: str) -> dict[str, Any]:
         """Returns the facts of a sampling session."""

@@ -23,23 +23,15 @@ from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput
 from astraflow.runtime.logs import get_logger
 from astraflow.tinker import requests as api
 from astraflow.tinker.base_models import SharedBase, chosen_targets, find_base
+from astraflow.tinker.catalogue import Catalogue
 from astraflow.tinker.config import TinkerOptions
 from astraflow.tinker.executor import Executor
-from astraflow.tinker.records import (
-    check_quota,
-    checkpoint_folder,
-    checkpoint_record,
-    own,
-    own_checkpoint,
-    sampler_folder,
-    training_run,
-    unknown,
-)
+from astraflow.tinker.records import check_quota, checkpoint_folder, own, own_checkpoint, unknown
 from astraflow.tinker.samplers import Samplers
-from astraflow.tinker.store import CheckpointRow, ModelRow, RequestRow, SamplerRow, Store, metadata_json
+from astraflow.tinker.store import ModelRow, RequestRow, Store, metadata_json
 from astraflow.tinker.tenants import AuditLog, Tenants
 from astraflow.tinker.training_data import parse_request, training_data
-from astraflow.tinker.work import ModelWork, Outcome, Workshop, folder_bytes
+from astraflow.tinker.work import ModelWork, Outcome, Workshop
 from astraflow.trainer.backends.state.adapters import AdapterRecord
 
 log = get_logger()
@@ -64,6 +56,8 @@ class TinkerServer:
         shares = {name: tenant.share for name, tenant in options.tenants.items()}
         self._executor = Executor(shares, on_start=lambda: torch.set_num_threads(options.threads))
         self.samplers = Samplers(folder, bases, self._store, self._executor, self._keep)
+        self.catalogue = Catalogue(folder, bases, self._store, self.audit)
+        """What tenants have."""
         self._loaded: OrderedDict[str, str] = OrderedDict()
         """Loaded models and their tenants, the one that was used last at the end."""
         self._pending: dict[str, int] = {}
@@ -88,15 +82,6 @@ class TinkerServer:
         self._store.close()
         self.audit.close()
 
-    @property
-    def capabilities(self) -> dict[str, Any]:
-        """Returns the base models."""
-        models = [
-            {"model_name": name, "max_context_length": base.limits.context, "trainable": True, "sampleable": True}
-            for name, base in self._bases.items()
-        ]
-        return {"supported_models": models}
-
     def create_session(self, tenant: str, request: api.CreateSession) -> dict[str, Any]:
         """Begins a session."""
         session = f"session-{secrets.token_hex(12)}"
@@ -108,6 +93,11 @@ class TinkerServer:
         """Answers that a session exists."""
         self.check_session(tenant, request.session_id)
         return {"type": "session_heartbeat"}
+
+    def finish(self, tenant: str, session: str) -> None:
+        """Deletes the snapshots of a session that is over; its models and checkpoints stay."""
+        self.check_session(tenant, session)
+        self.samplers.drop_snapshots(session, keep=0)
 
     def check_session(self, tenant: str, session: str) -> None:
         """Checks that a session is the tenant's. Raises: UnknownPolicy."""
@@ -143,7 +133,7 @@ class TinkerServer:
         """Accepts another request to a model."""
         model = self._model(tenant, request.model_id)
         if isinstance(request, api.SaveWeights) and not request.overwrite:
-            self._check_free(f"tinker://{model.id}/weights/{request.path}", model, request.seq_id)
+            self.catalogue.check_free(model, request.path, is_repeated=self._is_known(model, request.seq_id))
         if isinstance(request, api.SaveWeightsForSampler) and (request.path is None) == (
             request.sampling_session_seq_id is None
         ):
@@ -182,20 +172,6 @@ class TinkerServer:
         )
         return self._create(row, "load_weights", request)
 
-    def model_info(self, tenant: str, request: api.ModelRequest) -> dict[str, Any]:
-        """Returns the facts of a model."""
-        model = self._model(tenant, request.model_id)
-        base = find_base(self._bases, model.base)
-        data = {"arch": base.model.config.model_type, "model_name": base.name, "tokenizer_id": base.tokenizer_id}
-        return {
-            "type": "get_info",
-            "model_data": data,
-            "model_id": model.id,
-            "model_name": base.name,
-            "is_lora": True,
-            "lora_rank": model.rank,
-        }
-
     def create_sampling_session(self, tenant: str, request: api.CreateSamplingSession) -> dict[str, Any]:
         """Creates a sampler of a base or of a checkpoint."""
         self.check_session(tenant, request.session_id)
@@ -227,46 +203,10 @@ class TinkerServer:
             row = own(self._store.request(request_id), tenant, "request", request_id)
         return row
 
-    def training_runs(self, tenant: str) -> list[dict[str, Any]]:
-        """Returns the models of a tenant, the newest first."""
-        return [training_run(row, self._store.checkpoints(tenant, row.id)) for row in self._store.models(tenant)]
-
-    def training_run(self, tenant: str, model_id: str) -> dict[str, Any]:
-        """Returns a model of a tenant."""
-        return training_run(self._model(tenant, model_id), self._store.checkpoints(tenant, model_id))
-
-    def checkpoints(self, tenant: str, model_id: str = "") -> list[dict[str, Any]]:
-        """Returns the checkpoints of a tenant, or of one of its models."""
-        if model_id:
-            self._model(tenant, model_id)
-        return [checkpoint_record(row) for row in self._store.checkpoints(tenant, model_id)]
-
-    def delete_checkpoint(self, tenant: str, path: str) -> None:
-        """Deletes a checkpoint."""
-        self._remove(own_checkpoint(self._store, tenant, path))
-
-    def weights_info(self, tenant: str, request: api.WeightsInfo) -> dict[str, Any]:
-        """Returns what a client must know to load a checkpoint."""
-        model = self._model(tenant, own_checkpoint(self._store, tenant, request.tinker_path).model)
-        kinds = {find_base(self._bases, model.base).target_modules[name] for name in model.targets.split(",")}
-        return {
-            "base_model": model.base,
-            "is_lora": True,
-            "lora_rank": model.rank,
-            "train_unembed": False,
-            "train_attn": True in kinds,
-            "train_mlp": False in kinds,
-        }
-
     def unload(self, tenant: str, request: api.ModelRequest) -> dict[str, Any]:
         """Accepts that a model leaves the memory; it is restored when it is used again."""
         model = self._model(tenant, request.model_id)
         return self._begin(_request_row(model, model.last, "unload_model", b"", suffix=":unload"))
-
-    def _remove(self, row: CheckpointRow) -> None:
-        self._store.remove_checkpoint(row.path)
-        shutil.rmtree(checkpoint_folder(self._folder, row.path), ignore_errors=True)
-        self.audit.write(row.tenant, "delete_checkpoint", row.path)
 
     def _create(self, row: ModelRow, kind: str, request: BaseModel) -> dict[str, Any]:
         if self._store.model(row.id) is None:
@@ -343,7 +283,7 @@ class TinkerServer:
     def _keep(self, request: RequestRow, outcome: Outcome) -> None:
         state = request.number if outcome.writes_state else None
         if outcome.kind == "ok":
-            self._keep_saved(request, json.loads(outcome.answer) if request.kind in _SAVES else {})
+            self._keep_saved(request, outcome)
         else:
             self.audit.write(request.tenant, request.kind, request.id, code=outcome.answer.decode()[:300])
         self._store.answer(request, outcome.answer, outcome.kind, tokens=outcome.tokens, state=state)
@@ -359,34 +299,19 @@ class TinkerServer:
         if event := self._answered.pop(request.id, None):
             event.set()
 
-    def _keep_saved(self, request: RequestRow, answer: Mapping[str, Any]) -> None:
+    def _keep_saved(self, request: RequestRow, outcome: Outcome) -> None:
         """Records what a request has saved."""
-        model = self._store.model(request.owner)
-        if model is None or not answer:
+        model = self._store.model(request.owner) if request.kind in _SAVES else None
+        if model is None:
             return
+        answer = json.loads(outcome.answer)
         if sampler := answer.get("sampling_session_id"):
-            folder = str(sampler_folder(Path(), sampler))
-            self._store.add(
-                SamplerRow(id=sampler, tenant=model.tenant, session=model.session, base=model.base, path=folder)
-            )
-        if "path" in answer:
-            path, saved = answer["path"], json.loads(request.body)
-            self._store.add(
-                CheckpointRow(
-                    path=path,
-                    tenant=model.tenant,
-                    model=model.id,
-                    kind="training" if request.kind == "save_weights" else "sampler",
-                    name=saved["path"],
-                    size_bytes=folder_bytes(checkpoint_folder(self._folder, path)),
-                    metadata=metadata_json(saved.get("user_metadata")),
-                    created_at=time.time(),
-                    expires_at=None if (lifetime := saved.get("ttl_seconds")) is None else time.time() + lifetime,
-                )
-            )
-            for expired in self._store.expired():
-                self._remove(expired)
-            self.audit.write(model.tenant, request.kind, path)
+            self.samplers.add_snapshot(model, sampler)
+        else:
+            self.catalogue.add(model, request, answer["path"])
+
+    def _is_known(self, model: ModelRow, seq_id: int | None) -> bool:
+        return self._store.request(f"{model.id}:{(seq_id or 0) + CREATED}") is not None
 
     def _check_rank(self, tenant: str, rank: int) -> None:
         limit = self._options.tenants[tenant].max_rank
@@ -394,14 +319,6 @@ class TinkerServer:
             raise InvalidInput(
                 f"cannot create a model with lora_config.rank {rank}: the tenant's limit is {limit}; take a lower rank",
                 code="tinker.rank_too_high",
-            )
-
-    def _check_free(self, path: str, model: ModelRow, seq_id: int | None) -> None:
-        """Checks that no checkpoint has the path, unless the same request wrote it."""
-        is_repeated = self._store.request(f"{model.id}:{(seq_id or 0) + CREATED}") is not None
-        if self._store.checkpoint(path) is not None and not is_repeated:
-            raise InvalidInput(
-                f"cannot save {path!r}: it exists; take another name, or set overwrite", code="tinker.checkpoint_exists"
             )
 
     def _model(self, tenant: str, model: str) -> ModelRow:

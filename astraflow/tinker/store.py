@@ -144,6 +144,15 @@ class Store:
         """Returns a sampling session."""
         return next(iter(self._rows(SamplerRow, "id = ?", sampler)), None)
 
+    def snapshots(self, session: str) -> list[SamplerRow]:
+        """Returns the samplers of a session that have weights of their own, the newest first."""
+        return self._rows(SamplerRow, "session = ? and path = 'samplers/' || id order by rowid desc", session)
+
+    def remove_sampler(self, sampler: str) -> None:
+        """Removes a sampler and its answered requests."""
+        self._run("delete from samplers where id = ?", sampler)
+        self._run("delete from requests where owner = ? and outcome is not null", sampler)
+
     def checkpoint(self, path: str) -> CheckpointRow | None:
         """Returns a checkpoint by its path."""
         return next(iter(self._rows(CheckpointRow, "path = ?", path)), None)
@@ -180,6 +189,10 @@ class Store:
     def unanswered(self) -> list[RequestRow]:
         """Returns the requests that were accepted and not answered, in the order of their owners' numbers."""
         return self._rows(RequestRow, "outcome is null order by number, rowid")
+
+    def has_unanswered(self, owner: str) -> bool:
+        """Returns whether a model or sampler has requests without an answer."""
+        return bool(self._rows(RequestRow, "owner = ? and outcome is null limit 1", owner))
 
     def waiting(self, tenant: str) -> int:
         """Returns the number of a tenant's requests without an answer."""

@@ -1,7 +1,6 @@
 """Work on a tenant's model: a stored request becomes passes for the executor, and then an answer."""
 
 import json
-import os
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,11 +166,6 @@ class Workshop:
 
     def _states(self, model: str) -> Path:
         return self.folder / "models" / model / "states"
-
-
-def folder_bytes(folder: Path) -> int:
-    """Returns the size of a folder's files."""
-    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

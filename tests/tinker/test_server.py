@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astraflow.tinker import samplers
 from astraflow.tinker.base_models import SharedBase
 from astraflow.wire.pb import tinker_pb2 as pb
 from tests.tinker.client import Client, datum, logprobs_of, sentence, tensor
@@ -161,6 +162,22 @@ async def test_samples_come_from_the_saved_weights_with_the_logprobs_that_traini
         assert (top[1:, 0] >= top[1:, 1]).all()
         base = await ann.sample(await sampler_of(ann, base_model="tiny"), 0, prompt_logprobs=True)
         assert base.prompt_logprobs != response.prompt_logprobs
+
+
+async def test_old_snapshots_of_a_session_are_deleted_and_a_finished_session_has_none(
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(samplers, "KEPT_SNAPSHOTS", 2)
+    async with serving(tmp_path) as (_, ann, _bob):
+        model = await ann.create()
+        for number in range(4):
+            await ann.call("save_weights_for_sampler", model, sampling_session_seq_id=number)
+        kept = [f"{ann.session}:sample:{number}" for number in (2, 3)]
+        assert sorted(folder.name for folder in (tmp_path / "samplers").iterdir()) == kept
+        await ann.sample(kept[0], 0)
+        await ann.post(f"sessions/{ann.session}/finish", reason={"type": "success"})
+        assert list((tmp_path / "samplers").iterdir()) == []
+        await ann.step(model)
 
 
 async def test_seeds_stops_and_greedy_sampling(serving: Serving) -> None:

@@ -1,0 +1,116 @@
+"""What tenants have, as the API lists it: models, and checkpoints by name."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.tinker import requests as api
+from astraflow.tinker.base_models import SharedBase, find_base
+from astraflow.tinker.records import checkpoint_folder, checkpoint_record, own, own_checkpoint, training_run
+from astraflow.tinker.store import CheckpointRow, ModelRow, RequestRow, Store, metadata_json
+from astraflow.tinker.tenants import AuditLog
+
+
+class Catalogue:
+    """Models and checkpoints of tenants. For the event loop's thread."""
+
+    def __init__(self, folder: Path, bases: Mapping[str, SharedBase], store: Store, audit: AuditLog) -> None:
+        self._folder = folder
+        self._bases = bases
+        self._store = store
+        self._audit = audit
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """Returns the base models."""
+        models = [
+            {"model_name": name, "max_context_length": base.limits.context, "trainable": True, "sampleable": True}
+            for name, base in self._bases.items()
+        ]
+        return {"supported_models": models}
+
+    def model_info(self, tenant: str, request: api.ModelRequest) -> dict[str, Any]:
+        """Returns the facts of a model."""
+        model = self._model(tenant, request.model_id)
+        base = find_base(self._bases, model.base)
+        data = {"arch": base.model.config.model_type, "model_name": base.name, "tokenizer_id": base.tokenizer_id}
+        return {
+            "type": "get_info",
+            "model_data": data,
+            "model_id": model.id,
+            "model_name": base.name,
+            "is_lora": True,
+            "lora_rank": model.rank,
+        }
+
+    def training_runs(self, tenant: str) -> list[dict[str, Any]]:
+        """Returns the models of a tenant, the newest first."""
+        return [training_run(row, self._store.checkpoints(tenant, row.id)) for row in self._store.models(tenant)]
+
+    def training_run(self, tenant: str, model_id: str) -> dict[str, Any]:
+        """Returns a model of a tenant."""
+        return training_run(self._model(tenant, model_id), self._store.checkpoints(tenant, model_id))
+
+    def checkpoints(self, tenant: str, model_id: str = "") -> list[dict[str, Any]]:
+        """Returns the checkpoints of a tenant, or of one of its models."""
+        if model_id:
+            self._model(tenant, model_id)
+        return [checkpoint_record(row) for row in self._store.checkpoints(tenant, model_id)]
+
+    def delete_checkpoint(self, tenant: str, path: str) -> None:
+        """Deletes a checkpoint."""
+        self._remove(own_checkpoint(self._store, tenant, path))
+
+    def weights_info(self, tenant: str, request: api.WeightsInfo) -> dict[str, Any]:
+        """Returns what a client must know to load a checkpoint."""
+        model = self._model(tenant, own_checkpoint(self._store, tenant, request.tinker_path).model)
+        kinds = {find_base(self._bases, model.base).target_modules[name] for name in model.targets.split(",")}
+        return {
+            "base_model": model.base,
+            "is_lora": True,
+            "lora_rank": model.rank,
+            "train_unembed": False,
+            "train_attn": True in kinds,
+            "train_mlp": False in kinds,
+        }
+
+    def check_free(self, model: ModelRow, name: str, *, is_repeated: bool) -> None:
+        """Checks that a model has no checkpoint of a name, unless the same request wrote it. Raises: InvalidInput."""
+        path = f"tinker://{model.id}/weights/{name}"
+        if self._store.checkpoint(path) is not None and not is_repeated:
+            raise InvalidInput(
+                f"cannot save {path!r}: it exists; take another name, or set overwrite", code="tinker.checkpoint_exists"
+            )
+
+    def add(self, model: ModelRow, request: RequestRow, path: str) -> None:
+        """Records a checkpoint that was written, and deletes those whose time is over."""
+        saved, now = json.loads(request.body), time.time()
+        lifetime_s, folder = saved["ttl_seconds"], checkpoint_folder(self._folder, path)
+        row = CheckpointRow(
+            path=path,
+            tenant=model.tenant,
+            model=model.id,
+            kind="training" if request.kind == "save_weights" else "sampler",
+            name=saved["path"],
+            size_bytes=sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()),
+            metadata=metadata_json(saved["user_metadata"]),
+            created_at=now,
+            expires_at=None if lifetime_s is None else now + lifetime_s,
+        )
+        self._store.add(row)
+        self._audit.write(model.tenant, request.kind, path)
+        for expired in self._store.expired():
+            self._remove(expired)
+
+    def _remove(self, row: CheckpointRow) -> None:
+        self._store.remove_checkpoint(row.path)
+        shutil.rmtree(checkpoint_folder(self._folder, row.path), ignore_errors=True)
+        self._audit.write(row.tenant, "delete_checkpoint", row.path)
+
+    def _model(self, tenant: str, model: str) -> ModelRow:
+        return own(self._store.model(model), tenant, "model", model)
