@@ -1,7 +1,6 @@
 """What tenants have, as the API lists it: models, and checkpoints by name."""
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -97,7 +96,7 @@ class Catalogue:
             model=model.id,
             kind="training" if request.kind == "save_weights" else "sampler",
             name=saved["path"],
-            size_bytes=sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()),
+            size_bytes=sum(file.stat().st_size for file in folder.glob("*")),  # 0 when it was deleted meanwhile
             metadata=metadata_json(saved["user_metadata"]),
             created_at=now,
             expires_at=None if lifetime_s is None else now + lifetime_s,

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 
-from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput
+from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput, RateLimited
 from astraflow.runtime.logs import get_logger
 from astraflow.tinker import requests as api
 from astraflow.tinker.base_models import SharedBase, chosen_targets, find_base
@@ -206,7 +206,20 @@ class TinkerServer:
     def unload(self, tenant: str, request: api.ModelRequest) -> dict[str, Any]:
         """Accepts that a model leaves the memory; it is restored when it is used again."""
         model = self._model(tenant, request.model_id)
-        return self._begin(_request_row(model, model.last, "unload_model", b"", suffix=":unload"))
+        if self._pending.get(model.id):
+            raise RateLimited(
+                f"cannot unload {model.id!r}: it has requests without an answer; send the request again when they are "
+                "answered",
+                code="tinker.model_busy",
+            )
+        row = _request_row(model, model.last, "unload_model", b"", suffix=":unload")
+        if not self._is_repeated(row):
+            self._store.accept(row)
+            answer = json.dumps({"model_id": model.id, "type": "unload_model"}).encode()
+            self._store.answer(row, answer, "ok", tokens=0, state=None)
+        if model.id in self._loaded:
+            self._release(model.id)
+        return {"request_id": row.id, "model_id": model.id}
 
     def _create(self, row: ModelRow, kind: str, request: BaseModel) -> dict[str, Any]:
         if self._store.model(row.id) is None:
@@ -273,8 +286,12 @@ class TinkerServer:
         own = [model for model, owner in self._loaded.items() if owner == tenant]
         idle = [model for model in own if not self._pending.get(model)]
         for model in idle[: max(0, len(own) - self._options.tenants[tenant].max_models + 1)]:
-            del self._loaded[model]
-            self._executor.submit(tenant, model, _Call(partial(self._workshop.models.pop, model, None)))
+            self._release(model)
+
+    def _release(self, model: str) -> None:
+        """Lets a model without pending requests leave the memory."""
+        tenant = self._loaded.pop(model)
+        self._executor.submit(tenant, model, _Call(partial(self._workshop.models.pop, model, None)))
 
     def _settle(self, request: RequestRow, outcome: Outcome) -> None:
         """Takes a result from the executor's thread."""
@@ -294,8 +311,6 @@ class TinkerServer:
                     shutil.rmtree(older, ignore_errors=True)
         if request.owner in self._pending:
             self._pending[request.owner] -= 1
-        if request.kind == "unload_model":
-            self._loaded.pop(request.owner, None)
         if event := self._answered.pop(request.id, None):
             event.set()
 

@@ -21,7 +21,7 @@ Passes = Generator[int, None, bytes]
 """Yields the cost of each pass in tokens, returns the answer."""
 
 
-_UNWRITTEN = -1
+_UNUSABLE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,19 +84,15 @@ class Workshop:
     pass_tokens: int
     models: dict[str, TenantModel] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
-    """Number of the request after which the newest state of a model was written; -1: it could not be written."""
+    """Number of the request after which the newest state of a model was written; -1: it could not be written or read."""
 
     def passes(self, request: RequestRow, model: ModelRow, earlier: list[RequestRow]) -> Passes:
         """Computes a request. earlier: answered passes since the state on disk, for a model that is not loaded."""
-        if request.kind == "unload_model":
-            self.models.pop(model.id, None)
-            return _json({"model_id": model.id, "type": "unload_model"})
-            yield
-        if self.states.get(model.id) == _UNWRITTEN:
+        if self.states.get(model.id) == _UNUSABLE:
             raise Unavailable(
-                f"cannot compute {request.kind}: the state of {model.id!r} could not be written; free space in the "
-                "directory of the server, and restart it",
-                code="tinker.state_not_written",
+                f"cannot compute {request.kind}: the state of {model.id!r} could not be written or read; mend the "
+                "directory of the server, such as its free space, and restart it",
+                code="tinker.state_unusable",
             )
         trained = self.models.get(model.id)
         if trained is None:
@@ -109,6 +105,7 @@ class Workshop:
 
     def _restored(self, model: ModelRow, earlier: list[RequestRow]) -> Generator[int, None, TenantModel]:
         """Returns a model as it was before a restart: its state on disk, and the gradients since."""
+        self.states[model.id] = _UNUSABLE
         base = find_base(self.bases, model.base)
         targets = model.targets.split(",")
         adapters = TenantAdapters.begin(base, rank=model.rank, targets=targets, seed=model.seed)
@@ -121,6 +118,7 @@ class Workshop:
             except InvalidInput as problem:  # as when it was first computed
                 log.info("tinker_pass_refused_again", request=request.id, code=problem.code)
         self.models[model.id] = trained
+        self.states[model.id] = model.state
         return trained
 
     def _train(self, trained: TenantModel, request: RequestRow) -> Passes:
@@ -160,7 +158,7 @@ class Workshop:
         return {"sampling_session_id": sampler, "type": "save_weights_for_sampler"}
 
     def _write_state(self, trained: TenantModel, model: str, number: int) -> None:
-        self.states[model] = _UNWRITTEN
+        self.states[model] = _UNUSABLE
         trained.save(self._states(model) / str(number))
         self.states[model] = number
 

@@ -135,6 +135,33 @@ async def test_models_above_the_limit_leave_memory_and_come_back(serving: Servin
         assert logprobs_of(await ann.train(model, sentence(2))) == rest
 
 
+async def test_a_model_with_pending_requests_is_not_unloaded(serving: Serving) -> None:
+    async with serving() as (server, ann, _bob):
+        model = await ann.create()
+        server._executor.close()
+        await ann.send_passes(model, sentence(0))
+        assert (await ann.refusal("unload_model", model_id=model))[:2] == (429, "tinker.model_busy")
+
+
+async def test_a_state_that_cannot_be_written_fails_the_model_until_a_restart(serving: Serving, tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, ann, bob):
+        model, other = await ann.create(), await bob.create()
+        states = tmp_path / "models" / model / "states"
+        states.parent.mkdir(parents=True)
+        states.write_text("in the way")
+        await ann.train(model, sentence(0))
+        assert (await ann.step(model))["category"] == "server"
+        assert "tinker.state_unusable" in (await ann.step(model))["error"]
+        await steps(bob, other, 1)
+        states.unlink()
+        history = await steps(bob, other, 2)
+        shutil.copytree(tmp_path, tmp_path / "copy", ignore=shutil.ignore_patterns("copy"))
+    async with serving(tmp_path / "copy") as (_, again, _bob):
+        again.numbers[model] = ann.numbers[model]
+        assert (await again.step(model))["metrics"]["grad_norm:mean"] > 0  # with the passes since the last state
+    assert len(history) == 2
+
+
 async def sampler_of(client: Client, number: int = 1, **source: Any) -> str:
     body = {"session_id": client.session, "sampling_session_seq_id": number, **source}
     sampler: str = (await client.post("create_sampling_session", **body))["sampling_session_id"]
