@@ -84,7 +84,7 @@ class Workshop:
     pass_tokens: int
     models: dict[str, TenantModel] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
-    """Number of the request after which the newest state of a model was written; -1: it could not be written or read."""
+    """Number of the request after which the newest state of a model was written; -1: it cannot be written or read."""
 
     def passes(self, request: RequestRow, model: ModelRow, earlier: list[RequestRow]) -> Passes:
         """Computes a request. earlier: answered passes since the state on disk, for a model that is not loaded."""
