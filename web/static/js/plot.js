@@ -138,7 +138,7 @@ export function plot(figure) {
       if (reading) reading.textContent = "";
       return;
     }
-    const gap = gapsOf(shown, current).find(({ rows: [first, last] }) => first <= place && place <= last);
+    const gap = shown.values.some((column) => (column[place] ?? null) === null) && gapsOf(shown, current).find(({ rows: [first, last] }) => first <= place && place <= last);
     reading.textContent = [xText(shown, place), gap ? gap.text : "", textOfMarks(u, shown, place)].filter(Boolean).join(" · ");
     const half = reading.offsetWidth / 2;
     const x = host.offsetLeft + u.over.offsetLeft + u.valToPos(shown.xs[place], "x");
