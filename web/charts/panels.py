@@ -133,6 +133,7 @@ CHARTS = {
             from_zero=True,
             at_least=0.2,
             limit_label="fed",
+            reason="No step yet",
         ),
         Panel(
             name="buffer",
@@ -158,6 +159,7 @@ FLEET_CHARTS = {
             from_zero=True,
             at_least=1.5,
             limit_label="demand covered",
+            reason="Demand is not measured",
         ),
         Panel(
             name="nodes",
@@ -177,6 +179,7 @@ FLEET_CHARTS = {
             format="dollars",
             from_zero=True,
             at_least=0.0001,
+            reason="No price, or nothing accepted",
         ),
         Panel(
             name="balance",

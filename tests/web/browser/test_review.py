@@ -50,8 +50,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 
 GROUPS = 40
 """Groups of the ended run: one of each step. Count."""
-HOLE = (60, 400)
-"""Seconds between which the ended run has no reports."""
+HOLE, SHORT_HOLE, END = (60, 400), (420, 450), 460
+"""Seconds between which the ended run has no reports, and its last second."""
 PHONE = {"width": 390, "height": 844}
 LAPTOP = {"width": 1440, "height": 900}
 
@@ -126,8 +126,8 @@ async def review(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) ->
 def _ended_run(name: str) -> None:
     """Creates the folder of an ended run with steps, groups of each step, and a hole in its reports."""
     run = SyntheticRun(run=name, began_at=1000.0)
-    seconds = [*range(1, HOLE[0]), *range(HOLE[1], HOLE[1] + 60)]
-    steps = run.training_steps(HOLE[1] + 60, TrainingStepQuery(policy=PolicyId("solver"))).steps
+    seconds = [*range(1, HOLE[0]), *range(HOLE[1], SHORT_HOLE[0]), *range(SHORT_HOLE[1], END)]
+    steps = run.training_steps(END, TrainingStepQuery(policy=PolicyId("solver"))).steps
     archive = recorded_archive(run_folder(runs_folder() / name, run=name))
     fill(archive, groups=GROUPS, reports=tuple(run.report(second) for second in seconds), steps=steps)
     archive.close()
@@ -247,8 +247,11 @@ async def test_11_a_gap_of_a_chart_has_its_reason_in_it_and_in_its_reading(revie
     ]
     box = await over.bounding_box()
     assert box is not None
-    await page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 30)
-    await expect(page.locator(".reading")).to_contain_text("No report")
+    for begin, end in (HOLE, SHORT_HOLE):
+        await page.mouse.move(box["x"] + (begin + end) / 2 / END * box["width"], box["y"] + 30)
+        await expect(page.locator(".reading")).to_contain_text("No report")
+        await page.mouse.move(box["x"] + (end + 3) / END * box["width"], box["y"] + 30)
+        await expect(page.locator(".reading")).not_to_contain_text("No report")
 
 
 async def test_12_lost_nodes_are_one_line_above_those_that_serve(review: Review) -> None:

@@ -2,8 +2,8 @@
 import { tableOf } from "./tables.js";
 
 const MAX_STRIPS = 8;
-const MAX_GAP_S = 90; // longest distance between two rows that a line connects
-const MAX_GAP_INTERVALS = 3;
+const MAX_GAP_S = { points: 15, steps: 90 }; // longest distance between two rows that a line always connects
+const MAX_GAP_INTERVALS = 3; // the same, in the larger of the distances before and after it
 
 // Returns { kind, table, lines, xs, values, drawn }: drawn are the values as plotted, such as stacked shares.
 export function columnsOf(options, wanted) {
@@ -15,7 +15,7 @@ export function columnsOf(options, wanted) {
   const kind = kinds.includes(wanted) ? wanted : kinds[0];
   const table = tableOf(options.table) ?? known[0];
   const lines = options.form === "strips" ? strips(table, options) : options.lines;
-  const parts = tables.map(([id, own]) => over(own, kind, lines.filter((line) => line.table === id)));
+  const parts = tables.map(([id, own]) => over(own, kind, lines.filter((line) => line.table === id), MAX_GAP_S[id.startsWith("points") ? "points" : "steps"]));
   const [xs, ...values] = parts.length === 1 ? parts[0] : globalThis.uPlot.join(parts.filter((part) => part.length > 1));
   if (options.form !== "shares") return { kind, table, lines, xs, values, drawn: values };
   return { kind, table, lines, xs, values: shares(values), drawn: stacked(values), latest: lines.some(({ isTotal }) => isTotal) ? whole(values) : null };
@@ -42,19 +42,20 @@ function strips(table, { table: id, format, isWhole }) {
 }
 
 // Returns [xs, values of each line]. Of rows at one x, the last value counts; of totals, the sum of differences.
-function over(table, kind, lines) {
+function over(table, kind, lines, longest) {
   const xs = table.columns[table.kinds[kind]];
   const columns = lines.map(({ value }) => table.columns[value] ?? table.lags[value] ?? []);
   const end = table.end ?? table.columns.at.at(-1);
   const start = table.range === null ? -Infinity : end - table.range;
   const isTime = kind === "time" || kind === "elapsed";
-  const gap = isTime ? Math.max(MAX_GAP_S, MAX_GAP_INTERVALS * median(xs.slice(1).map((x, place) => x - xs[place]))) : Infinity;
+  const near = (row) => Math.max(xs[row - 1] - xs[row - 2] || 0, xs[row + 1] - xs[row] || 0);
+  const isGap = (row, distance) => isTime && distance > Math.max(longest, MAX_GAP_INTERVALS * near(row));
   const found = [[], ...lines.map(() => [])];
   let before = null;
   for (let row = 0; row < table.length; row++) {
     const x = xs[row];
     if (x === null || x < before || table.columns.at[row] < start || table.columns.at[row] > end) continue;
-    if (before !== null && x - before > gap) found.forEach((column, place) => column.push(place ? null : (x + before) / 2));
+    if (before !== null && isGap(row, x - before)) found.forEach((column, place) => column.push(place ? null : (x + before) / 2));
     const isSame = x === before;
     lines.forEach(({ isTotal }, place) => {
       const column = found[place + 1];
@@ -69,8 +70,6 @@ function over(table, kind, lines) {
   }
   return found;
 }
-
-const median = (numbers) => numbers.sort((a, b) => a - b)[Math.floor(numbers.length / 2)] ?? 0;
 
 function difference(value, previous) {
   return value === null || (previous ?? null) === null ? null : Math.max(0, value - previous);

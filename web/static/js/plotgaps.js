@@ -2,9 +2,9 @@
 import { convert } from "./tables.js";
 
 const NEAR_S = 30; // time before a gap in which its cause is looked for
+const AFTER_S = 5; // time after a gap in which a cause is reported
 const SHORTEST_PX = 6;
 const LINE_PX = 14; // height of a line of text
-const CAUSES = ["decision", "loss"]; // kinds of annotations that explain a gap
 const FAINT = 0.07;
 
 // Returns the gaps of the drawn columns: their rows, ends, reason, and whether other lines go on. explained: { reason, reasonOf }: why
@@ -21,16 +21,16 @@ export function gapsOf({ xs, values, lines, kind, table }, { reason, reasonOf })
     const [first, isReported] = [row, reported.has(xs[row])];
     while (row + 1 < xs.length && isMissing(row + 1) && reported.has(xs[row + 1]) === isReported) row += 1;
     const [from, to] = [xs[Math.max(0, first - 1)], xs[Math.min(xs.length - 1, row + 1)]];
-    const text = (isReported && reason) || [isReported ? "No value" : "No report", causeOf(table, kind, from, to)].filter(Boolean).join(" \u00b7 ");
+    const text = (isReported && reason) || [isReported ? "No value" : "No report", causeOf(table, kind, from, to, isReported ? ["loss"] : ["loss", "decision"])].filter(Boolean).join(" \u00b7 ");
     gaps.push({ rows: [first, row], from, to, text, isPart: !areMissing(values, first) });
   }
   return gaps;
 }
 
 // Returns the name of the last annotation that may explain a gap, such as "Kill switch".
-function causeOf(table, kind, from, to) {
+function causeOf(table, kind, from, to, styles) {
   const [begin, end] = [from, to].map((x) => convert(table, kind, "time", x));
-  const causes = (table.annotations ?? []).filter(([, at, style]) => CAUSES.includes(style) && at >= begin - NEAR_S && at <= end);
+  const causes = (table.annotations ?? []).filter(([, at, style]) => styles.includes(style) && at >= begin - NEAR_S && at <= end + AFTER_S);
   return causes.at(-1)?.[3].split(/[.:] /)[0];
 }
 
