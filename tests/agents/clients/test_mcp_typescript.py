@@ -13,6 +13,7 @@ from maintainer.agent.tools.registry import TOOLS
 from tests.agents.clients.environments import NODE
 from tests.fakes.control_plane import TOKEN
 from tests.maintainer.agent.test_service import planes
+from tests.maintainer.mcp.test_server import allow
 
 pytestmark = [pytest.mark.anyio, pytest.mark.clients, pytest.mark.timeout(120)]
 
@@ -24,6 +25,7 @@ async def test_the_typescript_client_lists_reads_and_is_refused(tmp_path: Path) 
     script = NODE.folder / WALK.name  # beside the packages that it imports
     shutil.copy(WALK, script)
     async with planes(tmp_path) as (dataflow, fleet):
+        await allow(fleet)
         server = (sys.executable, "-m", "maintainer", "mcp", "--dataflow", dataflow, "--fleet", fleet)
         process = await asyncio.create_subprocess_exec(
             *("node", str(script), *server, "--directory", str(tmp_path / "mcp")),
