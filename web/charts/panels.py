@@ -159,7 +159,6 @@ FLEET_CHARTS = {
             from_zero=True,
             at_least=1.5,
             limit_label="demand covered",
-            reason="Demand is not measured",
         ),
         Panel(
             name="nodes",
@@ -179,7 +178,6 @@ FLEET_CHARTS = {
             format="dollars",
             from_zero=True,
             at_least=0.0001,
-            reason="No price, or nothing accepted",
         ),
         Panel(
             name="balance",

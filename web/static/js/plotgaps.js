@@ -27,11 +27,12 @@ export function gapsOf({ xs, values, lines, kind, table }, { reason, reasonOf })
   return gaps;
 }
 
-// Returns the name of the last annotation that may explain a gap, such as "Kill switch".
+// Returns the name of the annotation that may explain a gap, such as "Kill switch": the last one before its end, or the
+// first one after it.
 function causeOf(table, kind, from, to, styles) {
   const [begin, end] = [from, to].map((x) => convert(table, kind, "time", x));
   const causes = (table.annotations ?? []).filter(([, at, style]) => styles.includes(style) && at >= begin - NEAR_S && at <= end + AFTER_S);
-  return causes.at(-1)?.[3].split(/[.:] /)[0];
+  return (causes.findLast(([, at]) => at <= end) ?? causes[0])?.[3].split(/[.:] /)[0];
 }
 
 // Shades the gaps and writes their reasons into them: in lines, or upwards where a word is wider than the gap.
