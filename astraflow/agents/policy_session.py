@@ -1,6 +1,6 @@
 """Session of an agent program whose model calls are answered by policies of the run, with exact traces."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from astraflow.agents.calls import (
     ModelReply,
     Refusal,
     ReplyFinish,
+    Role,
     TokenCall,
     TokenReply,
 )
@@ -89,7 +90,7 @@ class PolicySession:
 
     async def count_tokens(self, call: ModelCall) -> int:
         """Returns the length of the prompt, in tokens. Raises: CallRefused."""
-        prompt = await self._prompts_of(call.options).of_messages(self.usage.calls, call)
+        prompt = await self._prompts_of(call.options).of_messages(self.usage.calls, self._shown(call))
         return len(prompt.tokens())
 
     def conversation(self, reply_id: str) -> tuple[AgentMessage, ...]:
@@ -172,7 +173,13 @@ class PolicySession:
                 code="agent.session_ended",
             )
 
-    async def _complete(self, number: int, call: ModelCall) -> ModelReply:
+    def _shown(self, call: ModelCall) -> ModelCall:
+        """Returns the call without the lines that policies do not read."""
+        hidden = self._options.hidden_lines
+        return replace(call, messages=tuple(message for sent in call.messages for message in _without(sent, hidden)))
+
+    async def _complete(self, number: int, sent: ModelCall) -> ModelReply:
+        call = self._shown(sent)
         prompts = self._prompts_of(call.options)
         prompt = await prompts.of_messages(number, call)
         ends_after_call = bool(call.tools) and not call.allows_parallel_calls
@@ -315,6 +322,16 @@ def _check_schema(client: CallOptions, policy: PolicyClient) -> None:
             refusal=Refusal.INVALID,
             code="agent.json_schema",
         )
+
+
+def _without(message: AgentMessage, hidden: tuple[str, ...]) -> Iterator[AgentMessage]:
+    """Yields a message without lines of the system that begin so; nothing if no other lines are left."""
+    if message.role is not Role.SYSTEM or not any(begin in message.content for begin in hidden):
+        yield message
+        return
+    lines = [line for line in message.content.splitlines(keepends=True) if not line.startswith(hidden)]
+    if lines:
+        yield replace(message, content="".join(lines))
 
 
 def _finish(generation: Generation, *, has_calls: bool) -> ReplyFinish:

@@ -37,6 +37,11 @@ class SessionOptions(AnswerOptions):
     """Thoughts of earlier replies: `keep` continues the exact tokens, so conversations only grow; `template` shows the
     policy what the chat template makes of the client's messages, and begins a new branch where it drops thoughts or
     changes earlier turns otherwise."""
+    hidden_lines: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], SettableBy.AGENT] = (
+        "x-anthropic-billing-header:",
+    )
+    """Begins of lines in system messages that the policy does not read, because the client changes them from call to
+    call: a line with the time would begin a new conversation with each call."""
     superseded: Annotated[Literal["drop", "keep"], SettableBy.AGENT] = "drop"
     """Replies at the length limit or with unreadable function calls whose call the client sent again."""
     uses_client_sampling: Annotated[bool, SettableBy.AGENT] = False

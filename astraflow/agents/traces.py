@@ -6,6 +6,7 @@ encoded again.
 """
 
 import json
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -254,7 +255,8 @@ def canonical_arguments(arguments: str) -> str:
 
 
 def _number(text: str) -> float:
-    value = float(text)  # also for integers: clients in JavaScript and orjson round those beyond 53 and 64 bits
+    value = float(text)  # also for integers: clients in JavaScript round those beyond 53 bits
+    value = max(-sys.float_info.max, min(value, sys.float_info.max))
     return int(value) if value.is_integer() else value
 
 

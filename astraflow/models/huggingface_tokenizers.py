@@ -86,9 +86,16 @@ class HuggingFaceTokenizer:
     def encode_chat(
         self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = (), add_generation_prompt: bool = True
     ) -> Int32Array:
-        """Returns the token ids of a conversation, formatted by the tokenizer's own chat template. Without a system
-        role, the system message begins the first message of the user."""
-        formatted = self.formatted(self._with_system(messages))
+        """Returns the token ids of a conversation, formatted by the tokenizer's own chat template.
+
+        Where the template has no system role, the system message begins the first message of the user; where it
+        wants the user and the assistant in turn, neighbours of the user are one message, and between two of the
+        assistant the user says nothing.
+        """
+        known = self._with_system(messages)
+        size = int(bool(known) and known[0]["role"] == "system")
+        turns = self._in_turn(known[size:], continues=add_generation_prompt)
+        formatted = self.formatted([*known[:size], *turns])
         escapes = self._control.escapes(formatted, tools)
         text = self._render(formatted, tools=tools, add_generation_prompt=add_generation_prompt, escapes=escapes)
         return self._encoded(text, escapes)
@@ -117,7 +124,7 @@ class HuggingFaceTokenizer:
                 code="model.template_changes_history",
             )
         probe, following = self.continued(written, messages)
-        formatted = self.formatted(following)
+        formatted = self.formatted(self._in_turn(following, continues=True))
         escapes = self._control.escapes(formatted)
         text = self._render([_QUESTION, probe, *formatted], escapes=escapes)
         return self._without_end(self._encoded(_PROBE_END.split(text, maxsplit=1)[1], escapes), written)
@@ -217,6 +224,32 @@ class HuggingFaceTokenizer:
         if not rest or rest[0]["role"] != "user":
             return [{**system, "role": "user"}, *rest]
         return [{**rest[0], "content": f"{system['content']}\n\n{rest[0]['content']}"}, *rest[1:]]
+
+    @cached_property
+    def _takes_turns(self) -> bool:
+        """True if the template refuses two messages of the user in a row."""
+        try:
+            self._render([_QUESTION, _QUESTION])
+        except InvalidInput:
+            return True
+        return False
+
+    def _in_turn(self, messages: Sequence[Message], *, continues: bool) -> Sequence[Message]:
+        """Returns messages of the user and the assistant in turn, beginning with the user, where the template wants
+        that. continues: an answer follows."""
+        if not self._takes_turns or self.has_tools:  # which is in turn with results, in the template's own way
+            return messages
+        turns: list[Message] = []
+        for message in (*messages, *([PROBE] if continues else [])):
+            is_answer = message["role"] == "assistant"
+            follows_question = bool(turns) and turns[-1]["role"] == "user"
+            if is_answer and not follows_question:
+                turns.append({"role": "user", "content": ""})
+            if follows_question and not is_answer:
+                turns[-1] = {"role": "user", "content": f"{turns[-1]['content']}\n\n{message['content']}"}
+            else:
+                turns.append(message if is_answer else {"role": "user", "content": message["content"]})
+        return turns[:-1] if continues else turns
 
     def _without_end(self, tokens: Int32Array, written: Int32Array) -> Int32Array:
         """Returns the tokens after an answer; without those that end it if the policy has ended it."""

@@ -14,6 +14,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 from astraflow.agents.calls import AgentMessage, FunctionCall, ReplyFinish, Role
+from astraflow.agents.dialects.dialect import to_json
 from astraflow.agents.proxy.app import ProxyApp
 from astraflow.agents.proxy.connections import DISCONNECTED
 from astraflow.agents.proxy.sessions import SessionTable
@@ -106,7 +107,7 @@ MODELS: dict[str, Any] = {
 }
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=8),
+    st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
@@ -125,7 +126,7 @@ replies = st.builds(
             FunctionCall,
             id=st.text(max_size=8),
             name=st.text(max_size=8),
-            arguments=st.text(max_size=8) | json_values.map(lambda value: orjson.dumps(value).decode()),
+            arguments=st.text(max_size=8) | json_values.map(lambda value: to_json(value).decode()),
         ),
         max_size=2,
     ).map(tuple),
@@ -225,7 +226,7 @@ def test_changed_requests_are_answered_or_refused(
 ) -> None:
     path, body = request
     handler = ScriptedHandler(lambda _: reply, finish=finish)
-    status, answer = asyncio.run(call(path, orjson.dumps(body), handler))
+    status, answer = asyncio.run(call(path, to_json(body), handler))
     if not body_repeats_odd_values(path, body, reply):
         check(path, status, answer)
     assert status < 500
@@ -242,7 +243,7 @@ def body_repeats_odd_values(path: str, body: Any, reply: AgentMessage) -> bool:
     return any(not call.arguments.startswith("{") for call in reply.function_calls)
 
 
-@given(st.sampled_from(sorted(BODIES)), st.binary(max_size=64) | json_values.map(orjson.dumps))
+@given(st.sampled_from(sorted(BODIES)), st.binary(max_size=64) | json_values.map(to_json))
 def test_bodies_that_are_something_else_are_refused(path: str, body: bytes) -> None:
     status, answer = asyncio.run(call(path, body, ScriptedHandler()))
     check(path, status, answer)
@@ -254,7 +255,7 @@ def test_bodies_that_are_something_else_are_refused(path: str, body: bytes) -> N
 def test_deeply_nested_bodies_are_answered_or_refused(path: str, depth: int) -> None:
     deep = b'{"a":' * depth + b"1" + b"}" * depth
     for where in nodes(BODIES[path])[1:]:
-        body = orjson.dumps(replaced(BODIES[path], where, lambda _: "HERE")).replace(b'"HERE"', deep, 1)
+        body = to_json(replaced(BODIES[path], where, lambda _: "HERE")).replace(b'"HERE"', deep, 1)
         status, answer = asyncio.run(call(path, body, ScriptedHandler()))
         assert status in (200, 400)
         assert answer
@@ -276,12 +277,12 @@ def test_fields_of_the_answer_are_checked_before_a_reply_is_sampled(path: str, f
     handler = ScriptedHandler()
     for is_streaming in (False, True):
         body = {**BODIES[path], "stream": is_streaming, field: value}
-        status, _ = asyncio.run(call(path, orjson.dumps(body), handler))
+        status, _ = asyncio.run(call(path, to_json(body), handler))
         assert (status, handler.calls, handler.token_calls) == (400, [], [])
 
 
 @pytest.mark.parametrize("path", sorted(BODIES))
 def test_the_unchanged_requests_are_answered(path: str) -> None:
-    status, answer = asyncio.run(call(path, orjson.dumps(BODIES[path]), ScriptedHandler()))
+    status, answer = asyncio.run(call(path, to_json(BODIES[path]), ScriptedHandler()))
     assert status == 200
     check(path, status, answer)

@@ -163,6 +163,7 @@ async def test_bodies_and_events_are_valid_in_strict_mode(finish: ReplyFinish) -
         plain = await raw.post("/v1/messages", json=body)
         streamed = await raw.post("/v1/messages", json={**body, "stream": True})
     message = strictly(Message, plain.json())
+    assert plain.json()["content"][1] == {"type": "text", "text": "x"}  # clients refuse `citations` that are null
     assert (
         message.stop_reason
         == {
@@ -175,6 +176,51 @@ async def test_bodies_and_events_are_valid_in_strict_mode(finish: ReplyFinish) -
         name, data = event.split("\n")
         parsed: Any = strictly(RawMessageStreamEvent, orjson.loads(data.removeprefix("data: ")))  # type: ignore[arg-type]
         assert name == f"event: {parsed.type}"
+
+
+async def test_neighbours_of_one_role_are_one_message_as_in_the_api() -> None:
+    apart: Any = [
+        {"role": "user", "content": "a"},
+        {"role": "user", "content": [{"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": "I look."},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "x", "name": "f", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": "1"}]},
+        {"role": "user", "content": "c"},
+    ]
+    handler = ScriptedHandler()
+    async with client(handler) as sdk:
+        await sdk.messages.create(model="m", max_tokens=9, messages=apart)
+    assert handler.calls[0].messages == (
+        AgentMessage(role=Role.USER, content="a\nb"),
+        AgentMessage(
+            role=Role.ASSISTANT,
+            content="I look.",
+            function_calls=(FunctionCall(id="x", name="f", arguments="{}"),),
+        ),
+        AgentMessage(role=Role.TOOL, content="1", call_id="x"),
+        AgentMessage(role=Role.USER, content="c"),
+    )
+
+
+async def test_numbers_of_a_call_stay_exact_and_those_that_are_too_large_become_the_largest() -> None:
+    handler = ScriptedHandler(lambda _: calls_reply(("x", "f", '{"n": 123456789012345678901234567890, "x": 1e999}')))
+    sent = b'{"n":123456789012345678901234567890,"x":-1e999,"y":0.5}'
+    called = b'{"role":"assistant","content":[{"type":"tool_use","id":"x","name":"f","input":' + sent + b"}]}"
+    messages = b'[{"role":"user","content":"u"},' + called + b',{"role":"user","content":"v"}]'
+    tool = b'{"name":"f","input_schema":{"type":"integer","maximum":18446744073709551616}}'
+    async with serving(handler) as access, httpx.AsyncClient(base_url=access.url) as raw:
+        head = b'{"model":"m","max_tokens":9,"messages":' + messages
+        answer = await raw.post("/v1/messages", content=head + b',"tools":[' + tool + b"]}")
+        refused = await raw.post("/v1/messages", content=head + b',"temperature":1e999}')
+        constant = await raw.post("/v1/messages", content=head + b',"temperature":NaN}')
+    assert b'"input":{"n":123456789012345678901234567890,"x":1.7976931348623157e+308}' in answer.content
+    (call,) = handler.calls
+    assert call.messages[1].function_calls[0].arguments == (
+        '{"n":123456789012345678901234567890,"x":-1.7976931348623157e+308,"y":0.5}'
+    )
+    assert call.tools[0]["function"]["parameters"]["maximum"] == 2**64
+    codes = [error.json()["error"]["details"]["error_code"] for error in (refused, constant)]
+    assert codes == ["agent.invalid_field", "agent.not_json"]
 
 
 @pytest.mark.parametrize("is_streaming", [False, True])

@@ -102,6 +102,18 @@ async def test_reasoning_that_the_client_leaves_out_matches_and_changed_reasonin
     assert "<think>\nother\n</think>\n\nyes" in policy.asked(3)
 
 
+async def test_lines_of_the_system_that_change_from_call_to_call_begin_no_branch() -> None:
+    policy = FakePolicy("one", "two")
+    agent = session(policy=policy, hidden_lines=("x-anthropic-billing-header:", "Time: "))
+    text = "x-anthropic-billing-header: cch={0};\nBe brief.\nTime: {0}\nSay Time: now."
+    await agent.complete(call(system(text.format(1)), user("1")))
+    await agent.complete(call(system(text.format(2)), system("Time: 3"), user("1"), assistant("one"), user("2")))
+
+    (trajectory,) = agent.trajectories(1.0)
+    assert speakers(trajectory) == ["", "model", "user", "model"]
+    assert "system\nBe brief.\nSay Time: now.<" in policy.asked(0)
+
+
 async def test_an_edited_reply_is_context_on_a_new_branch() -> None:
     policy = FakePolicy("one", "two", "three")
     agent = session(policy=policy)

@@ -22,6 +22,7 @@ from tests.fakes.policy import FakePolicy
 
 SOLVER = PolicyId("solver")
 EMPTY = np.empty(0, dtype=np.int32)
+_REFUSES_B = "{%- if message['content'] == 'b' %}{{ raise_exception('no b') }}{% endif %}"
 TEMPLATES = {"bytes": None, "smollm2": SMOLLM2, "qwen": CHATML}
 
 
@@ -160,9 +161,38 @@ async def test_thoughts_are_kept_or_left_to_the_template() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_format_that_wants_turns_gets_them_from_any_order_of_messages() -> None:
+    policy = OtherTokenizer(tokenizer(STRICT, "characters"), "a", "b", "c")
+    agent = PolicySession({SOLVER: policy}, SessionOptions(), default=SOLVER)
+    begin = [system("s"), assistant("first"), user("x"), user("y"), system("z")]
+    await agent.complete(call(*begin))
+    later = [
+        *begin,
+        assistant("a"),
+        assistant("foreign"),
+        result("1", "i"),
+        result("2", "j"),
+        user("w"),
+        assistant("!"),
+    ]
+    await agent.complete(call(*later))
+    assert len(agent.trajectories(1.0)) == 1
+    texts = [policy.tokenizer.decode(prompt, keep_special_tokens=True) for prompt in policy.prompts]
+    turns = [
+        [part.removeprefix("<|im_start|>").removesuffix("<|im_end|>") for part in text.split("\n<|im_start|>")]
+        for text in texts
+    ]
+    assert turns[0] == ["user\ns", "model\nfirst", "user\nx\n\ny\n\nz", "model\n"]
+    results = "<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>"
+    added = ["model\na", "user\n", "model\nforeign", f"user\n{results}\n\nw", "model\n!", "user\n", "model\n"]
+    assert turns[1] == [*turns[0][:-1], *added]
+
+
+@pytest.mark.anyio
 async def test_messages_that_the_format_does_not_allow_are_refused_and_the_session_goes_on() -> None:
+    template = CHATML.replace("{%- for message in messages %}", "{%- for message in messages %}" + _REFUSES_B, 1)
     agent = PolicySession(
-        {SOLVER: OtherTokenizer(tokenizer(STRICT, "characters"), "a")}, SessionOptions(), default=SOLVER
+        {SOLVER: OtherTokenizer(tokenizer(template, "characters"), "a")}, SessionOptions(), default=SOLVER
     )
     with raises_code(CallRefused, "model.chat_template_refused"):
         await agent.complete(call(user("a"), user("b")))

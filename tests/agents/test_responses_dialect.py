@@ -99,6 +99,20 @@ async def test_output_items_sent_back_are_the_same_message(is_encrypted: bool) -
     assert sent.tool_choice == "weather"
 
 
+async def test_items_of_earlier_replies_are_sent_by_their_ids() -> None:
+    handler = ScriptedHandler(lambda call: text_reply("Done") if len(call.messages) > 1 else TWO_CALLS)
+    async with client(handler) as sdk:
+        conversation: list[Any] = [{"role": "user", "content": "Hello"}]
+        first = await sdk.responses.create(model="m", input=conversation, tools=[WEATHER])
+        conversation += [{"type": "item_reference", "id": item.id} for item in first.output]
+        await sdk.responses.create(model="m", input=conversation, tools=[WEATHER])
+        for unknown in ("msg_other", "fc_r0_7", "x"):
+            with pytest.raises(openai.NotFoundError):
+                reference: Any = {"type": "item_reference", "id": unknown}
+                await sdk.responses.create(model="m", input=[reference])
+    assert handler.calls[1].messages == (AgentMessage(role=Role.USER, content="Hello"), TWO_CALLS)
+
+
 async def test_a_response_continues_an_earlier_one_without_its_instructions() -> None:
     handler = ScriptedHandler(lambda call: text_reply(f"reply {len(call.messages)}", reasoning="r"))
     async with client(handler) as sdk:
@@ -239,7 +253,7 @@ async def test_a_refusal_after_a_stream_has_begun_is_raised_by_the_sdk() -> None
     ("change", "code"),
     [
         ({"input": []}, "agent.no_messages"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "agent.unsupported_content"),
+        ({"input": [{"type": "item_reference"}]}, "agent.invalid_field"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "agent.unsupported_content"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "agent.unsupported_content"),
         ({"input": [{"role": "robot", "content": "x"}]}, "agent.unsupported_role"),

@@ -161,11 +161,6 @@ def test_a_template_that_changes_earlier_turns_is_refused(change: str) -> None:
         following(tokenizer(CHANGES[change]), user("x"))
 
 
-def test_roles_that_a_template_refuses_are_an_error() -> None:
-    with raises_code(InvalidInput, "model.chat_template_refused"):
-        tokenizer(STRICT).encode_chat([user("x"), user("y")])
-
-
 def test_without_a_system_role_the_system_message_begins_the_first_question() -> None:
     chat_tokenizer = tokenizer(STRICT)
     system: Message = {"role": "system", "content": "be brief"}

@@ -1,5 +1,7 @@
 """Port of a dialect, and what its implementations share: refusals, JSON and server-sent events."""
 
+import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -37,6 +39,9 @@ _ANSWER_DEPTH = 16
 """Levels of an answer above a value of the request that it repeats. Count."""
 _SAFE_DEPTH = 200
 """Levels of a value that can always be handled. Count."""
+_DIGITS_AS_0 = bytes.maketrans(b"123456789", b"000000000")
+_LONG_INTEGER = b"0" * 19
+"""Digits of which integers beyond 64 bits have at least as many, and which orjson rounds."""
 
 
 class InvalidCall(CallRefused):
@@ -120,39 +125,85 @@ class CountingDialect(Dialect[ModelCall, ModelReply], Protocol):
 
 def parse_json(data: bytes | bytearray) -> Json:
     """Returns the JSON object. Raises: InvalidCall."""
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as problem:
-        raise InvalidCall(
-            f"cannot read the request: the body is not JSON: {problem}; send a JSON object", code="agent.not_json"
-        ) from None
+    value = json_value(data)
     if not isinstance(value, dict):
         raise InvalidCall(
             f"cannot read the request: the body is a JSON {_kind(value)}; send a JSON object",
             code="agent.not_an_object",
         )
-    if data.count(b"{") + data.count(b"[") > _SAFE_DEPTH:  # so that usual bodies are not written once more
-        check_depth(value)
     return value
 
 
-def check_depth(value: object) -> None:
-    """Raises: InvalidCall for a value that is nested too deeply to be handled, or to be repeated in an answer."""
-    for _ in range(_ANSWER_DEPTH):
-        value = [value]
+def json_value(data: bytes | bytearray) -> Any:
+    """Returns a JSON value: its integers exactly, and a number beyond the largest of 64 bits as that one.
+
+    Raises: InvalidCall, also for a value that is nested too deeply to be handled, or to be repeated in an answer.
+    """
     try:
-        to_json(value)
-    except TypeError as problem:
+        value = _quickly_read(data)
+    except (ValueError, RecursionError) as problem:
         raise InvalidCall(
-            f"cannot use the request: {problem}: its values are nested more than {_SAFE_DEPTH} levels deep; send "
-            "flatter ones",
-            code="agent.nested_too_deeply",
+            f"cannot read the request: the body is not JSON: {problem}; send a JSON object", code="agent.not_json"
         ) from None
+    if data.count(b"{") + data.count(b"[") > _SAFE_DEPTH:  # so that usual bodies are not measured
+        _check_depth(value)
+    return value
 
 
 def to_json(value: object) -> bytes:
     """Returns compact JSON."""
-    return orjson.dumps(value)
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # an integer beyond 64 bits
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _quickly_read(data: bytes | bytearray) -> Any:
+    """Returns a JSON value. Raises: ValueError, RecursionError."""
+    try:
+        return _exact_value(data) if _LONG_INTEGER in data.translate(_DIGITS_AS_0) else orjson.loads(data)
+    except orjson.JSONDecodeError:  # it also refuses numbers beyond the largest of 64 bits
+        return _exact_value(data)
+
+
+def _exact_value(data: bytes | bytearray) -> Any:
+    """Returns a JSON value with whatever numbers. Raises: ValueError, RecursionError."""
+    value = json.loads(data.decode(), parse_float=_finite, parse_constant=_refused_constant)
+    to_json(value)  # raises for half of a surrogate pair, which is no character
+    return value
+
+
+def _finite(text: str) -> float:
+    return max(-sys.float_info.max, min(float(text), sys.float_info.max))
+
+
+def _refused_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _check_depth(value: object) -> None:
+    for _ in range(_ANSWER_DEPTH):
+        value = [value]
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        if _is_deep(value):
+            raise InvalidCall(
+                f"cannot use the request: its values are nested more than {_SAFE_DEPTH} levels deep; send flatter ones",
+                code="agent.nested_too_deeply",
+            ) from None
+
+
+def _is_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(_SAFE_DEPTH + _ANSWER_DEPTH):
+        parents = [parent.values() if isinstance(parent, dict) else parent for parent in level if _is_nested(parent)]
+        level = [child for children in parents for child in children]
+    return bool(level)
+
+
+def _is_nested(value: object) -> bool:
+    return isinstance(value, dict | list)
 
 
 def event(data: object, *, name: str = "") -> bytes:

@@ -1,9 +1,8 @@
 """Dialect of `POST /v1/messages` and `POST /v1/messages/count_tokens`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
-
-import orjson
 
 from astraflow.agents.calls import (
     AgentMessage,
@@ -16,7 +15,7 @@ from astraflow.agents.calls import (
     Role,
 )
 from astraflow.agents.dialects import fields
-from astraflow.agents.dialects.dialect import CallContext, InvalidCall, Json, ParsedCall, check_depth, event, to_json
+from astraflow.agents.dialects.dialect import CallContext, InvalidCall, Json, ParsedCall, event, json_value, to_json
 from astraflow.models.tokenizers import ToolSchema
 
 _FINISH = {
@@ -133,18 +132,19 @@ def _messages(body: Json) -> Iterator[AgentMessage]:
     if system:
         yield AgentMessage(role=Role.SYSTEM, content=system)
     role = ""
-    for where, message in fields.objects(body, "messages"):
-        role = fields.text(message, "role")
+    for role, neighbours in groupby(fields.objects(body, "messages"), key=lambda pair: fields.text(pair[1], "role")):
+        turn = list(neighbours)
         if role == "assistant":
-            yield _assistant_message(message, where)
+            yield _assistant_message(turn)
         elif role == "user":
-            yield from _user_messages(message, where)
+            yield from _user_messages(turn)
         elif role == "system":
-            content = fields.joined_text(message.get("content"), where, kinds=("text",), separator="\n")
-            yield AgentMessage(role=Role.SYSTEM, content=content)
+            for where, message in turn:
+                content = fields.joined_text(message.get("content"), where, kinds=("text",), separator="\n")
+                yield AgentMessage(role=Role.SYSTEM, content=content)
         else:
             raise InvalidCall(
-                f"cannot use {where}: its role {role[:40]!r} is not supported; use user, assistant or system",
+                f"cannot use {turn[0][0]}: its role {role[:40]!r} is not supported; use user, assistant or system",
                 code="agent.unsupported_role",
             )
     if not role:
@@ -157,19 +157,24 @@ def _messages(body: Json) -> Iterator[AgentMessage]:
         )
 
 
-def _content_blocks(message: Json, where: str) -> Iterator[tuple[str, Json]]:
+_Turn = Sequence[tuple[str, Json]]
+"""Neighbours of one role, with their names. The API counts them as one message."""
+
+
+def _content_blocks(turn: _Turn) -> Iterator[tuple[str, Json]]:
     """Yields name and value of each block; a string counts as one block of text."""
-    if isinstance(message.get("content"), str):
-        yield f"{where}.content", {"type": "text", "text": message["content"]}
-        return
-    yield from ((f"{where}.{name}", block) for name, block in fields.objects(message, "content"))
+    for where, message in turn:
+        if isinstance(message.get("content"), str):
+            yield f"{where}.content", {"type": "text", "text": message["content"]}
+        else:
+            yield from ((f"{where}.{name}", block) for name, block in fields.objects(message, "content"))
 
 
-def _assistant_message(message: Json, where: str) -> AgentMessage:
+def _assistant_message(turn: _Turn) -> AgentMessage:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[FunctionCall] = []
-    for name, block in _content_blocks(message, where):
+    for name, block in _content_blocks(turn):
         match block.get("type"):
             case "text":
                 texts.append(fields.text(block, "text"))
@@ -191,11 +196,11 @@ def _assistant_message(message: Json, where: str) -> AgentMessage:
     )
 
 
-def _user_messages(message: Json, where: str) -> Iterator[AgentMessage]:
+def _user_messages(turn: _Turn) -> Iterator[AgentMessage]:
     """Yields the results of function calls as messages of their own, and the texts between them."""
     texts: list[str] = []
     is_empty = True
-    for name, block in _content_blocks(message, where):
+    for name, block in _content_blocks(turn):
         is_empty = False
         match block.get("type"):
             case "text":
@@ -261,7 +266,7 @@ def _blocks(message: AgentMessage) -> Iterator[Json]:
     if message.reasoning is not None:
         yield {"type": "thinking", "thinking": message.reasoning, "signature": _SIGNATURE}
     if message.content:
-        yield {"type": "text", "text": message.content, "citations": None}
+        yield {"type": "text", "text": message.content}
     for call in message.function_calls:
         yield {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)}
 
@@ -269,11 +274,9 @@ def _blocks(message: AgentMessage) -> Iterator[Json]:
 def _input(arguments: str) -> object:
     """Returns the arguments as JSON; text that is not JSON stays text, so that the client sees what the model wrote."""
     try:
-        value = orjson.loads(arguments or "{}")
-        check_depth(value)
-    except (orjson.JSONDecodeError, InvalidCall):
+        return json_value(arguments.encode() or b"{}")
+    except (UnicodeEncodeError, InvalidCall):
         return arguments
-    return value
 
 
 def _start_and_deltas(block: Json) -> tuple[Json, list[Json]]:

@@ -4,7 +4,7 @@ import base64
 from collections.abc import Iterator
 from typing import Any
 
-from astraflow.agents.calls import ModelCall, ModelReply, ReplyFinish
+from astraflow.agents.calls import AgentMessage, ModelCall, ModelReply, ReplyFinish
 from astraflow.agents.dialects import fields
 from astraflow.agents.dialects.dialect import Json, ParsedCall, event
 
@@ -29,7 +29,7 @@ def response_body(parsed: ParsedCall[ModelCall], reply: ModelReply) -> Json:
         "max_output_tokens": call.options.max_tokens,
         "metadata": fields.mapping(body, "metadata") or {},
         "model": call.options.model,
-        "output": _items(parsed, reply),
+        "output": reply_items(reply.message, reply.id, body, status="incomplete" if is_cut else "completed"),
         "parallel_tool_calls": call.allows_parallel_calls,
         "previous_response_id": body.get("previous_response_id"),
         "temperature": call.options.temperature,
@@ -88,20 +88,25 @@ def _started(item: Json) -> Json:
     return {**item, "status": "in_progress", **empty}
 
 
-def _items(parsed: ParsedCall[ModelCall], reply: ModelReply) -> list[Json]:
-    message = reply.message
+def reply_of_item(item_id: str) -> str:
+    """Returns the id of the reply that contains an item."""
+    kind, _, identity = item_id.partition("_")
+    return identity.rpartition("_")[0] if kind == "fc" else identity
+
+
+def reply_items(message: AgentMessage, reply_id: str, body: Json, *, status: str = "completed") -> list[Json]:
+    """Returns the items of a reply. body: of the request that they are for."""
     items: list[Json] = []
-    status = "incomplete" if reply.finish is ReplyFinish.LENGTH else "completed"
     if message.reasoning is not None:
-        items.append(_reasoning(message.reasoning, f"rs_{reply.id}", parsed.body))
+        items.append(_reasoning(message.reasoning, f"rs_{reply_id}", body))
     if message.content or not message.function_calls:
         part = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": []}
         items.append(
-            {"type": "message", "id": f"msg_{reply.id}", "role": "assistant", "status": status, "content": [part]}
+            {"type": "message", "id": f"msg_{reply_id}", "role": "assistant", "status": status, "content": [part]}
         )
     for number, call in enumerate(message.function_calls):
-        identity = {"type": "function_call", "id": f"fc_{reply.id}_{number}", "call_id": call.id}
-        items.append({**identity, **_names(call.name, parsed.body), "arguments": call.arguments, "status": status})
+        identity = {"type": "function_call", "id": f"fc_{reply_id}_{number}", "call_id": call.id}
+        items.append({**identity, **_names(call.name, body), "arguments": call.arguments, "status": status})
     return items
 
 

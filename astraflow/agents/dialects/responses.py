@@ -5,10 +5,25 @@ import binascii
 from collections.abc import Iterator
 from typing import Any
 
-from astraflow.agents.calls import AgentMessage, CallOptions, CallRefused, FunctionCall, ModelCall, ModelReply, Role
+from astraflow.agents.calls import (
+    AgentMessage,
+    CallOptions,
+    CallRefused,
+    FunctionCall,
+    ModelCall,
+    ModelReply,
+    Refusal,
+    Role,
+)
 from astraflow.agents.dialects import fields
 from astraflow.agents.dialects.dialect import CallContext, InvalidCall, Json, ParsedCall, event, openai_error
-from astraflow.agents.dialects.response_output import full_name, response_body, response_events
+from astraflow.agents.dialects.response_output import (
+    full_name,
+    reply_items,
+    reply_of_item,
+    response_body,
+    response_events,
+)
 from astraflow.models.tokenizers import ToolSchema
 
 _ROLES = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER}
@@ -86,17 +101,20 @@ def _messages(body: Json, context: CallContext) -> tuple[AgentMessage, ...]:
         messages += context.conversation(previous.removeprefix("resp_"))
     input_items = body.get("input")
     messages += (
-        [AgentMessage(role=Role.USER, content=input_items)] if isinstance(input_items, str) else _input_messages(body)
+        [AgentMessage(role=Role.USER, content=input_items)]
+        if isinstance(input_items, str)
+        else _input_messages(body, context)
     )
     if not messages:
         raise InvalidCall("cannot answer the request: it has no input; send at least one", code="agent.no_messages")
     return tuple(messages)
 
 
-def _input_messages(body: Json) -> Iterator[AgentMessage]:
+def _input_messages(body: Json, context: CallContext) -> Iterator[AgentMessage]:
     """Yields the messages of input items; items of one reply become one message."""
     reply = _FoldedReply()
-    for where, item in fields.objects(body, "input"):
+    for where, sent in fields.objects(body, "input"):
+        item = _referenced(sent, body, context) if sent.get("type") == "item_reference" else sent
         kind = fields.text(item, "type", default="message")
         role = fields.text(item, "role") if kind == "message" else ""
         if kind in ("reasoning", "function_call") or role == "assistant":
@@ -111,6 +129,21 @@ def _input_messages(body: Json) -> Iterator[AgentMessage]:
         yield _input_message(kind, role, item, where)
     if not reply.is_empty:
         yield reply.message()
+
+
+def _referenced(reference: Json, body: Json, context: CallContext) -> Json:
+    """Returns the item of an earlier reply of the session that a client sends by its id. Raises: CallRefused."""
+    identity = fields.required_text(reference, "id")
+    reply_id = reply_of_item(identity)
+    items = reply_items(context.conversation(reply_id)[-1], reply_id, body)
+    item = next((item for item in items if item["id"] == identity), None)
+    if item is None:
+        raise CallRefused(
+            f"cannot use the item {identity[:80]!r}: its reply has no such item; send the item itself",
+            refusal=Refusal.NOT_FOUND,
+            code="agent.unknown_item",
+        )
+    return item
 
 
 class _FoldedReply:

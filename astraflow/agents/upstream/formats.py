@@ -14,6 +14,7 @@ from astraflow.agents.calls import (
     ReplyFinish,
     Role,
 )
+from astraflow.agents.dialects.dialect import json_value
 from astraflow.contract.values import Json
 from astraflow.models.tokenizers import ToolSchema
 
@@ -206,7 +207,7 @@ def _anthropic_blocks(message: AgentMessage) -> list[Json]:
         return [{"type": "tool_result", "tool_use_id": message.call_id, "content": message.content}]
     text: list[Json] = [{"type": "text", "text": message.content}] if message.content else []
     return text + [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments or "{}")}
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": json_value(call.arguments.encode() or b"{}")}
         for call in message.function_calls
     ]
 

@@ -97,6 +97,12 @@ def _run(*command: str) -> None:
 
 
 PYTHON = ClientEnvironment(name="python", requirements=("python.txt",), install=_install_python, programs="bin")
+PYDANTIC_AI = ClientEnvironment(
+    name="pydantic-ai", requirements=("pydantic-ai.txt",), install=_install_python, programs="bin"
+)
+INSTRUCTOR = ClientEnvironment(
+    name="instructor", requirements=("instructor.txt",), install=_install_python, programs="bin"
+)
 VERIFIERS = ClientEnvironment(
     name="verifiers",
     requirements=("verifiers.txt", "verifiers-programs.txt"),
@@ -105,7 +111,13 @@ VERIFIERS = ClientEnvironment(
     programs="bin",
 )
 NODE = ClientEnvironment(name="node", requirements=("node.txt",), install=_install_node, programs="node_modules/.bin")
-ENVIRONMENTS = (PYTHON, VERIFIERS, NODE)
+NODE_FRAMEWORKS = ClientEnvironment(
+    name="node-frameworks",
+    requirements=("node-frameworks.txt",),
+    install=_install_node,
+    programs="node_modules/.bin",
+)
+ENVIRONMENTS = (PYTHON, PYDANTIC_AI, INSTRUCTOR, VERIFIERS, NODE, NODE_FRAMEWORKS)
 
 
 def install_missing() -> None:

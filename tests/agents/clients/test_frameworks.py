@@ -1,10 +1,18 @@
 """Agent frameworks and LiteLLM, as released: the agents in `programs/` know the variables of the environment only."""
 
+import shutil
 from collections.abc import Sequence
 
 import pytest
 
-from tests.agents.clients.environments import HERE, PYTHON
+from tests.agents.clients.environments import (
+    HERE,
+    INSTRUCTOR,
+    NODE_FRAMEWORKS,
+    PYDANTIC_AI,
+    PYTHON,
+    ClientEnvironment,
+)
 from tests.agents.clients.sessions import client_session
 from tests.fakes.deciding_policy import Decide, DecidingPolicy, Step, hermes_call, in_steps
 
@@ -18,14 +26,29 @@ COUNTS = in_steps(
 )
 
 
+TWO_QUESTIONS = in_steps(
+    "I count.\n" + hermes_call("count_words", text=TEXT),
+    Step("count=5", "It has 5 words."),
+    Step("Is this sure?", "It is sure."),
+)
+
+
 async def answer(
-    program: str, route: str, dialect: str, decide: Decide = COUNTS, *, turns: Sequence[int] = (2,)
+    program: str,
+    route: str,
+    dialect: str,
+    decide: Decide = COUNTS,
+    *,
+    turns: Sequence[int] = (2,),
+    environment: ClientEnvironment = PYTHON,
 ) -> str:
     """Returns what an agent prints; checks the turns of its trajectories."""
+    source = HERE / "programs" / program
+    command = [environment.program("python"), str(source), route]
+    if source.suffix == ".mjs":  # Node.js looks for packages beside the program
+        command = [environment.program("node"), str(shutil.copy(source, environment.folder)), route]
     async with client_session(DecidingPolicy(decide)) as session:
-        printed = await session.run(
-            PYTHON.program("python"), str(HERE / "programs" / program), route, variables=OFFLINE
-        )
+        printed = await session.run(*command, variables=OFFLINE)
         trajectories = session.trajectories(turns=turns)
         assert {call.dialect for trajectory in trajectories for call in trajectory.calls} == {dialect}
         return printed
@@ -63,6 +86,34 @@ async def test_langgraph(route: str, dialect: str) -> None:
 )
 async def test_openai_agents(route: str, dialect: str) -> None:
     assert "It has 5 words." in await answer("openai_agents_agent.py", route, dialect)
+
+
+DIALECTS = {"chat": "chat", "chat_completions": "chat", "responses": "responses", "anthropic": "messages"}
+
+
+@pytest.mark.parametrize("is_streaming", [False, True])
+@pytest.mark.parametrize(
+    ("environment", "program", "api"),
+    [
+        *((NODE_FRAMEWORKS, "vercel_agent.mjs", api) for api in ("chat", "responses", "anthropic")),
+        *((NODE_FRAMEWORKS, "openai_agents_agent.mjs", api) for api in ("chat_completions", "responses")),
+        *((NODE_FRAMEWORKS, "langchain_agent.mjs", api) for api in ("chat", "responses", "anthropic")),
+        *((PYDANTIC_AI, "pydantic_ai_agent.py", api) for api in ("chat", "responses", "anthropic")),
+    ],
+)
+async def test_a_second_question_continues_the_first_conversation(
+    environment: ClientEnvironment, program: str, api: str, *, is_streaming: bool
+) -> None:
+    route = f"{api}-stream" if is_streaming else api
+    printed = await answer(program, route, DIALECTS[api], TWO_QUESTIONS, turns=(3,), environment=environment)
+    assert "answer: It has 5 words.\nanswer: It is sure." in printed
+
+
+@pytest.mark.parametrize("api", ["chat", "anthropic"])
+async def test_instructor_repeats_a_question_whose_answer_has_another_type(api: str) -> None:
+    decide = in_steps(hermes_call("Count", words="many"), Step("validation error", hermes_call("Count", words=5)))
+    printed = await answer("instructor_agent.py", api, DIALECTS[api], decide, environment=INSTRUCTOR)
+    assert "answer: It has 5 words." in printed
 
 
 @pytest.mark.parametrize("route", ["whole", "stream"])
