@@ -6,6 +6,7 @@ from astraflow.algorithms.checks import GROUP_ADVANTAGES, check_algorithm, check
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.token_columns import MAX_SUPPORT
 from astraflow.dataflow.config import DataflowConfig
+from astraflow.dataflow.evaluation.scores import figures
 from astraflow.recipe.config import Recipe, Spec, dataflow_values, trainer_config, trainer_values
 from astraflow.recipe.plugins import plugin_specs
 from astraflow.rewards import judging_policies
@@ -41,13 +42,29 @@ def check_roles_of(recipe: Recipe, origin: ValueOrigin) -> None:
     _check_role("dataflow", recipe.dataflow, DataflowConfig, dataflow_values(recipe), origin)
     for policy in recipe.policies:
         _check_role("trainer", recipe.trainer, TrainerConfig, trainer_values(recipe, policy), origin)
-        best = trainer_config(recipe, policy).keep_best
-        if best is not None and best.evaluation not in recipe.evaluations:
-            where = f"{origin(('trainer', 'keep_best'))}: trainer.keep_best.evaluation"
-            hint = suggest_name(best.evaluation, list(recipe.evaluations))
-            raise InvalidInput(
-                f"{where}: the recipe has no evaluation {best.evaluation!r}; {hint}", code="recipe.unknown_evaluation"
-            )
+        _check_keep_best(recipe, policy, origin)
+
+
+def _check_keep_best(recipe: Recipe, policy: str, origin: ValueOrigin) -> None:
+    """Checks that the evaluation that chooses the best checkpoints exists and has the score."""
+    best = trainer_config(recipe, policy).keep_best
+    if best is None:
+        return
+    where = f"{origin(('trainer', 'keep_best'))}: trainer.keep_best"
+    evaluation = recipe.evaluations.get(best.evaluation)
+    if evaluation is None:
+        hint = suggest_name(best.evaluation, list(recipe.evaluations))
+        raise InvalidInput(
+            f"{where}.evaluation: the recipe has no evaluation {best.evaluation!r}; {hint}",
+            code="recipe.unknown_evaluation",
+        )
+    names = figures(evaluation.samples)
+    if best.score and best.score.rpartition(".")[2] not in names:  # a role may stand before the name
+        raise InvalidInput(
+            f"{where}.score: the evaluation {best.evaluation!r} has no score {best.score!r}, so that no checkpoint "
+            f"would stay; {suggest_name(best.score, list(names))}",
+            code="recipe.unknown_score",
+        )
 
 
 def _check_role(table: str, declared: Values, config: type[Config], derived: Values, origin: ValueOrigin) -> None:

@@ -167,6 +167,15 @@ class PolicyRewardOptions(Protocol):
         """Policies that the reward asks; empty for a reward that asks none."""
 
 
+@runtime_checkable
+class PromptReader(Protocol):
+    """Options of a reward that needs fields of the prompt, so that their absence is seen before a run."""
+
+    @property
+    def prompt_fields(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the fields, each with those that stand for it."""
+
+
 async def score_completion(
     reward: Reward, prompt: Prompt, completion: str, finish: Finish, *, tokens: int | None = None
 ) -> Score:

@@ -60,6 +60,11 @@ class CodeTestsOptions(Config):
     """Relative difference up to which a number is correct where the expected one has a decimal point or an exponent; a
     difference of 1e-8 is always correct there. Other numbers are compared exactly."""
 
+    @property
+    def prompt_fields(self) -> tuple[tuple[str, ...], ...]:
+        """Fields of the prompt that the reward needs."""
+        return ((self.tests_field,),)
+
 
 @rewards.register("code_tests", options=CodeTestsOptions)
 class CodeTests:

@@ -16,6 +16,11 @@ class ExactMatchOptions(Config):
     answer_field: Annotated[str, SettableBy.AGENT] = "answer"
     """Field of the prompt with the correct answer."""
 
+    @property
+    def prompt_fields(self) -> tuple[tuple[str, ...], ...]:
+        """Fields of the prompt that the reward needs."""
+        return ((self.answer_field,),)
+
 
 @rewards.register("exact_match", options=ExactMatchOptions)
 class ExactMatch:

@@ -39,6 +39,11 @@ class F1Options(Config):
     augmented_weight: float = Field(default=0.3, ge=0, le=1)
     """Weight of the best match among all forms of the answer; the rest is the match with the reference."""
 
+    @property
+    def prompt_fields(self) -> tuple[tuple[str, ...], ...]:
+        """Fields of the prompt that the reward needs."""
+        return ((self.answers_field, self.answer_field),)
+
 
 @rewards.register("f1", options=F1Options)
 class F1:

@@ -43,6 +43,11 @@ class MathAnswerOptions(Config):
     limit_s: float = Field(default=2.0, gt=0)
     """An answer that takes longer to compare is wrong. Seconds of processor time."""
 
+    @property
+    def prompt_fields(self) -> tuple[tuple[str, ...], ...]:
+        """Fields of the prompt that the reward needs."""
+        return ((self.answer_field,),)
+
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:

@@ -192,10 +192,7 @@ class Checkpoints:
     def _surplus_folders(self) -> list[Path]:
         """Folders that the rule does not keep, newest first."""
         folders = _by_step(self.folder, _FINISHED)
-        sizes = {
-            step: sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-            for step, folder in folders.items()
-        }
+        sizes = {step: 0 if self._keep.max_bytes is None else _size_of(folder) for step, folder in folders.items()}
         return [
             folders[step] for step in self._keep.surplus(sizes, scores=self._scores, pending=self._pending(folders))
         ]
@@ -258,6 +255,11 @@ def _link_or_copy(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:  # another file system, or one without links
         shutil.copyfile(source, target)
+
+
+def _size_of(folder: Path) -> int:
+    """Returns the size of all files in a folder. Bytes."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _by_step(folder: Path, name: re.Pattern[str]) -> dict[int, Path]:

@@ -62,7 +62,8 @@ class Retention:
     ) -> list[int]:
         """Returns the steps of the checkpoints to remove.
 
-        sizes: bytes by step. scores: by step, as far as they were evaluated. pending: steps that may get a score.
+        sizes: bytes by step, which only a limit of the size reads. scores: by step, as far as they were evaluated.
+        pending: steps that may get a score.
 
         >>> rule = Retention(newest=2, every=10, best=KeepBest(evaluation="progress"))
         >>> rule.surplus(dict.fromkeys((8, 9, 10, 11, 12, 13, 14), 1), scores={8: 0.2, 9: 0.7, 12: 0.6}, pending={11})

@@ -110,6 +110,12 @@ def test_all_rounds_are_read_once_and_running_ones_again() -> None:
     assert scores_of(rounds.values(), SOLVER, "")[0][5] == 0.9
 
 
-def test_a_rule_by_an_evaluation_that_the_recipe_lacks_is_refused() -> None:
+def test_a_rule_by_an_evaluation_or_a_score_that_the_recipe_lacks_is_refused() -> None:
     with raises_code(InvalidInput, "recipe.unknown_evaluation", "progress"):
         load_recipe("reverse", ["trainer.keep_best={evaluation='progres'}"], check=Check.NONE)
+    samples = load_recipe("reverse", [], check=Check.NONE).evaluations["progress"].samples
+    wrong, right = f"avg@{samples + 1}", f"avg@{samples}"
+    with raises_code(InvalidInput, "recipe.unknown_score", wrong, right):
+        load_recipe("reverse", [f"trainer.keep_best={{evaluation='progress', score='{wrong}'}}"], check=Check.NONE)
+    for score in (right, f"solver.{right}"):
+        load_recipe("reverse", [f"trainer.keep_best={{evaluation='progress', score='{score}'}}"], check=Check.NONE)

@@ -30,7 +30,8 @@ def recipe(
     gpu_gib: Annotated[float, typer.Option(min=1, help="Memory of each GPU of the host, in GiB.")] = 79.0,
     as_json: Json = False,
 ) -> None:
-    """Check a recipe without a network or GPU: settings, placement on GPUs, memory, batches, disk and downloads.
+    """Check a recipe without a network or GPU: settings, data on this machine, placement on GPUs, memory, batches, disk
+    and downloads.
 
     Exits with code 1 if a setting is impossible. Figures of memory and disk are estimates: upper bounds for full-length
     answers. Without torch installed, options of trainer and loss are checked where they run.
@@ -113,6 +114,9 @@ def _figures(plan: "RecipePlan") -> "Table":
         epochs = "" if flow.epochs is None else f", {flow.epochs:,.1f} times each of {flow.dataset_size:,}"
         text = f"{flow.prompts:,} prompts{epochs}; {flow.episodes:,} episodes; dropped groups come on top"
         table.add(f"{flow.flow}: {plan.steps:,} steps", text)
+        if flow.reward_fields:
+            names = ", ".join(" or ".join(alternatives) for alternatives in flow.reward_fields)
+            table.add(f"{flow.flow}: reward needs", f"the fields {names} of a prompt")
     disk = ", ".join(f"{part} {size / 1e9:,.1f}" for part, size in plan.disk.items())
     table.add("disk, at most, GB", f"{sum(plan.disk.values()) / 1e9:,.1f} ({disk})" if disk else "unknown model")
     return table

@@ -11,16 +11,13 @@ from typing import Any
 
 import psutil
 
-from astraflow.cli.recipes.downloads import dataset_needs
-from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.cli.recipes.data import question_characters, readable_prompts
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.nodes import TeacherChoice
 from astraflow.contract.rollouts.generation import Sampling
 from astraflow.contract.rollouts.limits import EpisodeBounds
-from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.dataflow.config import EvaluationConfig, FlowConfig
-from astraflow.datasets import datasets
-from astraflow.datasets.base import QUESTION
 from astraflow.models.shapes import ModelShape, known_model
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.memory import SERVERS, gpus_per_server, server_gpus, server_memory
@@ -133,8 +130,6 @@ def _server_uses(recipe: Recipe, name: str, shape: ModelShape | None, gpu_bytes:
 GIB = 2**30
 _TEMPLATE_TOKENS = 256
 """Tokens that a chat template and a system message usually add to a question."""
-_SAMPLED = 64
-"""First prompts of a data set whose questions are measured. Count."""
 _FILTERS = ("temperature", "top_p", "top_k", "min_p")
 """Options of workflows that leave tokens out."""
 _GPU_OPTIONS = {"cpu_offload": "trainer.offload_without_gpu", "float8": "trainer.float8_without_gpu"}
@@ -171,26 +166,9 @@ def longest_row(flow: FlowConfig, context: int) -> int:
     workflow = workflows.build(flow.workflow)
     bounds = workflow.bounds if isinstance(workflow, BoundedWorkflow) else EpisodeBounds()
     limits = [context] if bounds.tokens is None else [context, bounds.tokens]
-    if bounds.context is not None and bounds.written is not None and (characters := _question_characters(flow.dataset)):
+    if bounds.context is not None and bounds.written is not None and (characters := question_characters(flow.dataset)):
         limits.append(_TEMPLATE_TOKENS + characters + bounds.written)
     return min(filter(None, limits), default=0)
-
-
-def _question_characters(spec: Mapping[str, Any]) -> int:
-    """Returns the characters of the longest of the first questions; 0 where the data are elsewhere."""
-    questions = [prompt.fields.get(QUESTION) for prompt in _first_prompts(spec)]
-    return max((len(question) for question in questions if isinstance(question, str)), default=0)
-
-
-def _first_prompts(spec: Mapping[str, Any]) -> Sequence[Prompt]:
-    """Returns the first prompts of a data set; none where the data are elsewhere."""
-    if any(not need.is_here for need in dataset_needs(spec)):
-        return ()
-    try:
-        dataset = datasets.build(spec, 0)
-        return [dataset.prompt(index) for index in range(min(_SAMPLED, dataset.size))]
-    except AstraFlowError:  # the recipe's own checks report it
-        return ()
 
 
 def engine_context(engine: Mapping[str, Any], shape: ModelShape | None) -> int:
@@ -209,7 +187,7 @@ def _teacher_problems(recipe: Recipe) -> Iterator[InvalidInput]:
                 policy=PolicyId(name), field=policy.algorithm.teacher_field, teachers=tuple(policy.algorithm.teachers)
             )
             try:
-                for prompt in _first_prompts(flow.dataset):
+                for prompt in readable_prompts(flow.dataset):
                     choice.teacher_of(prompt.id, prompt.fields)
             except InvalidInput as problem:
                 yield problem

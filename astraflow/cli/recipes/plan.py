@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from astraflow.cli.recipes.data import data_problems, reward_fields
 from astraflow.cli.recipes.downloads import Need, needs
 from astraflow.cli.recipes.placement import (
     GpuUse,
@@ -67,6 +68,8 @@ class FlowPlan:
     episodes: int
     dataset_size: int | None
     """Prompts of the data set; None where only the data tell."""
+    reward_fields: tuple[tuple[str, ...], ...]
+    """Fields of a prompt that the reward needs, each with those that stand for it."""
 
     @property
     def epochs(self) -> float | None:
@@ -112,7 +115,7 @@ def plan_recipe(recipe: Recipe, *, gpu_bytes: int) -> RecipePlan:
         flows=tuple(_flow_plan(recipe, name) for name in recipe.flows),
         disk=_disk(recipe, shapes, rows),
         needs=tuple(needs(recipe)),
-        problems=tuple(problems(recipe, shapes, uses, rows=rows, gpu_bytes=gpu_bytes)),
+        problems=(*problems(recipe, shapes, uses, rows=rows, gpu_bytes=gpu_bytes), *data_problems(recipe)),
         warnings=tuple(_uncorrected(recipe)),
     )
 
@@ -205,7 +208,13 @@ def _flow_plan(recipe: Recipe, name: str) -> FlowPlan:
     groups = max(recipe.policies[policy].batch_groups for policy in _policies(flow.workflow))
     prompts = recipe.stop.steps * groups
     size = next((int(flow.dataset[key]) for key in _SIZES if flow.dataset.get(key)), None)
-    return FlowPlan(flow=name, prompts=prompts, episodes=prompts * flow.group_size, dataset_size=size)
+    return FlowPlan(
+        flow=name,
+        prompts=prompts,
+        episodes=prompts * flow.group_size,
+        dataset_size=size,
+        reward_fields=reward_fields(flow),
+    )
 
 
 def _disk(recipe: Recipe, shapes: Mapping[str, ModelShape | None], rows: Mapping[str, int]) -> dict[str, int]:

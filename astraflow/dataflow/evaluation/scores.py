@@ -53,6 +53,15 @@ def score_name(role: str, figure: str) -> str:
     return f"{role}.{figure}" if role else figure
 
 
+def figures(samples: int) -> tuple[str, ...]:
+    """Returns the names of all figures; `maj@k` needs answers.
+
+    >>> figures(4)
+    ('avg@4', 'pass@1', 'pass@2', 'pass@4', 'maj@4')
+    """
+    return (f"avg@{samples}", *(f"pass@{k}" for k in _powers_up_to(samples)), f"maj@{samples}")
+
+
 def scores(prompts: Iterable[Samples], *, samples: int, correct_threshold: float) -> dict[str, Estimate]:
     """Returns every figure by name: `avg@k`, `pass@1`, `pass@2`, `pass@4` ... `pass@k`, and `maj@k`.
 

@@ -135,6 +135,33 @@ def test_impossible_settings_are_refused(name: str, overrides: Sequence[str], co
 
 
 @pytest.mark.parametrize(
+    ("rows", "setting", "code", "named"),
+    [
+        (None, "", "dataset.unreadable", "flows.train.dataset"),
+        ('{"question": "1+1", "solution": "2"}', "", "dataset.wrong_field", "answer"),
+        (
+            '{"question": "1+1", "solution": "2"}',
+            "answer_field=''",
+            "recipe.reward_field_missing",
+            "question, solution",
+        ),
+        ('{"question": "1+1", "solution": "2"}', "answer_field='solution'", "", ""),
+    ],
+)
+def test_data_are_opened_before_the_run(tmp_path: Path, rows: str | None, setting: str, code: str, named: str) -> None:
+    file = tmp_path / "rows.jsonl"
+    if rows is not None:
+        file.write_text(f"{rows}\n")
+    dataset = ", ".join(part for part in ("kind='jsonl'", f"path='{file}'", setting) if part)
+    plan = planned("reverse", f"flows.train.dataset={{{dataset}}}")
+
+    problems = [problem for problem in plan.problems if "flows.train" in str(problem)]
+    assert [problem.code for problem in problems] == ([code] if code else [])
+    assert all(named in str(problem) for problem in problems)
+    assert plan.flows[0].reward_fields == (("answer",),)
+
+
+@pytest.mark.parametrize(
     ("overrides", "is_unmerged", "shown"),
     [
         ((), True, "unmerged, rank 32"),
