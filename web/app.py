@@ -27,6 +27,7 @@ from astraflow.contract.errors import (
     UnknownPolicy,
 )
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.redaction import SECRET_PATTERN
 from web import (
     alerts,
     api_docs,
@@ -56,7 +57,7 @@ from web.middleware.rate_limits import RateLimiter
 from web.middleware.request_resources import RequestResources
 from web.requests.dependencies import ProcessParts, get_followed_run
 from web.rest.common import PREFIX
-from web.security.audit_log import SECRET_PATTERN, AuditedCommand
+from web.security.audit_log import AuditedCommand
 from web.security.path_prefix import PathPrefixMiddleware
 from web.security.problems import CODE_HEADER, FieldProblem, NotFound, problem_response
 from web.security.request_bodies import READ_METHODS

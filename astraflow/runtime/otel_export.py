@@ -58,6 +58,10 @@ class OtelRecorder:
             otel_span.set_status(Status(StatusCode.ERROR, span.error))
         otel_span.end(end_time=span.ended_ns)
 
+    def flush(self) -> None:
+        """Exports the queued spans, so that as many as wanted can be recorded at once."""
+        self._provider.force_flush()
+
     def close(self) -> None:
         """Exports the remaining spans."""
         self._provider.shutdown()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ from astraflow.contract.reports.queries import TrajectoryPage, TrajectoryQuery
 from astraflow.contract.reports.report import SampledTrajectory
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.runtime.imports import needs_extra
+from astraflow.tracking.traces import atif, trace_of
 
 ENDINGS = (".parquet", ".jsonl")
 """Endings of the files that can be written."""
+ATIF_ENDING = ".atif.jsonl"
+"""Ending of files in the layout of ATIF, which Harbor reads."""
 PAGE_ROWS = 500
 """Rows that are in memory together. Count."""
 
@@ -59,10 +63,10 @@ def _role(span: Span) -> str:
     return _ASSISTANT if span.author is Author.MODEL else span.speaker or _PROMPT
 
 
-def write_rows(file: Path, find: Callable[[TrajectoryQuery], TrajectoryPage]) -> int:
-    """Writes all trajectories that have tokens, oldest first; returns their number. The file is complete or absent.
+def write_rows(file: Path, find: Callable[[TrajectoryQuery], TrajectoryPage], *, share: float = 1.0) -> int:
+    """Writes trajectories that have tokens, oldest first; returns their number. The file is complete or absent.
 
-    find: query of the samples of a run.
+    find: query of the samples of a run. share: of the groups.
     Raises: InvalidInput for another ending of the name, and for Parquet without pyarrow; OSError.
     """
     if file.suffix not in ENDINGS:
@@ -74,21 +78,33 @@ def write_rows(file: Path, find: Callable[[TrajectoryQuery], TrajectoryPage]) ->
     temporary = file.with_name(f"{file.name}.writing")
     write = _write_parquet if file.suffix == ".parquet" else _write_lines
     try:
-        count = write(temporary, _pages(find))
+        document = _atif if file.name.endswith(ATIF_ENDING) else row_of
+        count = write(temporary, ([document(sample) for sample in page] for page in sample_pages(find, share)))
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
     return count
 
 
-def _pages(find: Callable[[TrajectoryQuery], TrajectoryPage]) -> Iterator[list[dict[str, Any]]]:
+def _atif(sample: SampledTrajectory) -> dict[str, Any]:
+    return atif(trace_of(sample))
+
+
+def sample_pages(
+    find: Callable[[TrajectoryQuery], TrajectoryPage], share: float = 1.0
+) -> Iterator[list[SampledTrajectory]]:
+    """Yields the trajectories that have tokens, oldest first. share: of the groups, always the same ones."""
     after, has_more = 0, True
     while has_more:
         page = find(TrajectoryQuery(after=after, limit=PAGE_ROWS, with_tokens=True))
         oldest_first = page.trajectories[::-1]
-        yield [row_of(sample) for sample in oldest_first if sample.token_ids]
+        yield [sample for sample in oldest_first if sample.token_ids and _is_chosen(sample, share)]
         has_more = page.has_newer and bool(oldest_first)
         after = oldest_first[-1].ordinal if oldest_first else after
+
+
+def _is_chosen(sample: SampledTrajectory, share: float) -> bool:
+    return int.from_bytes(blake2b(sample.group.encode(), digest_size=8).digest()) < share * 2**64
 
 
 def _write_lines(file: Path, pages: Iterator[list[dict[str, Any]]]) -> int:

@@ -3,6 +3,7 @@
 import json
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow import parquet
@@ -51,6 +52,18 @@ def test_parquet_has_the_same_rows(recorded: Path, tmp_path: Path) -> None:
     assert [row["token_ids"] for row in table] == [row["token_ids"] for row in lines]
     assert [row["logprobs"] for row in table] == [row["logprobs"] for row in lines]
     assert set(table[0]) == set(lines[0])
+
+
+def test_a_share_of_the_groups_is_written_in_the_layout_of_atif(recorded: Path, tmp_path: Path) -> None:
+    def documents(share: float) -> list[dict[str, Any]]:
+        with closing(open_recorded(recorded)) as database:
+            write_rows(tmp_path / "x.atif.jsonl", lambda query: find_trajectories(database, query), share=share)
+        return [json.loads(line) for line in (tmp_path / "x.atif.jsonl").read_text().splitlines()]
+
+    whole, half = documents(1.0), documents(0.5)
+    assert documents(0.0) == []
+    assert half == [document for document in whole if document in half]
+    assert {document["schema_version"] for document in whole} == {"ATIF-v1.8"}
 
 
 def test_the_rows_are_a_data_set_of_completions(recorded: Path, tmp_path: Path) -> None:

@@ -15,12 +15,13 @@ from astraflow.contract.reports.report import Event, SampledTrajectory
 from astraflow.contract.training_metrics import MetricGroup
 from astraflow.runtime.folders.run_folders import RunFolder
 from astraflow.runtime.folders.run_metadata import read_metadata
+from astraflow.runtime.redaction import without_secrets
 from web.charts.panels import metric_format, sparkline, value_text
 from web.components import formats
 from web.components.group_counts import flow_balance, stream_balance
 from web.components.texts import visible
 from web.database.tables import Alert, AuditChain, RunRecord
-from web.exports.settings import settings_of, without_secrets
+from web.exports.settings import settings_of
 from web.history import series_queries
 from web.history.points import VALUES
 from web.history.report_json import RecordedReport, report_from_json

@@ -11,29 +11,12 @@ from astraflow.contract.errors import AstraFlowError
 from astraflow.runtime.folders.run_folders import RunFolder
 from astraflow.runtime.processes.child import run_command
 from web.launcher.environments import child_environment
-from web.security.audit_log import SECRET_PATTERN
 
 MAX_RECIPE_BYTES = 2_000_000
 MAX_SETTINGS = 1500
 RECIPE_TIMEOUT_S = 60.0
 
 _SECRET_KEY = re.compile(r"(?:^|[._-])(?:token|secret|password|api_key|key)$", re.IGNORECASE)
-_USER_IN_URL = re.compile(r"(?<=://)[^/@\s\"']+@")
-
-
-def without_secrets(value: Any) -> Any:
-    """Returns a document whose texts have no tokens of this page, and no users and passwords in addresses.
-
-    >>> without_secrets({"a": ["s3://me:pw@host/x", 1]})
-    {'a': ['s3://[secret]@host/x', 1]}
-    """
-    if isinstance(value, dict):
-        return {key: without_secrets(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [without_secrets(item) for item in value]
-    if isinstance(value, str):
-        return _USER_IN_URL.sub("[secret]@", SECRET_PATTERN.sub("[secret]", value))
-    return value
 
 
 async def settings_of(folder: Path | None) -> list[dict[str, str | None]]:

@@ -7,13 +7,14 @@ import json
 from collections.abc import Awaitable, Callable
 
 from astraflow.contract.errors import Conflict
+from astraflow.runtime.redaction import SECRET_PATTERN
 from web.launcher.launcher import LaunchOrder
 from web.launcher.options import LaunchOptions, with_join_address
 from web.launches.launch_plans import check_agent_limit, check_plan
 from web.launches.views import LaunchChoice
 from web.requests.commands import Commands, LaunchReply
 from web.requests.run_lookup import Launches
-from web.security.audit_log import SECRET_PATTERN, AuditedCommand, Facts
+from web.security.audit_log import AuditedCommand, Facts
 
 
 async def launch(

@@ -16,8 +16,8 @@ from fastapi import Request
 from fastapi.responses import RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError
+from astraflow.runtime.redaction import SECRET_PATTERN
 from web.accounts.viewer import Viewer
-from web.security.audit_log import SECRET_PATTERN
 from web.security.flash import Flash
 
 _TIME_TEXT = re.compile(rb'(<time data-behavior="[a-z]+"[^>]*>)[^<]*')

@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import hmac
 import json
-import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -22,6 +21,7 @@ from astraflow.contract.errors import AstraFlowError, NotPermitted, Unavailable
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.database import storable_text
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.redaction import SECRET_PATTERN
 from astraflow.runtime.retries import retry
 from web.database.db import Database
 from web.database.tables import AuditChain, AuditEntry, OpenCommand
@@ -47,9 +47,6 @@ HASHED_COLUMNS = (
     "reason",
     "previous_hash",
 )
-
-SECRET_PATTERN = re.compile(r"astraflow_pat_[\w-]+|(?<=login\?token=)[\w-]+")
-"""Pattern of secrets that people may paste into a reason."""
 
 PROCESS_ENDED = "the web process ended during the command; the change may have been made: look at the current state"
 

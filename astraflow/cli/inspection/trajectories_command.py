@@ -28,7 +28,8 @@ def trajectories(
         typer.Argument(
             metavar="TO",
             help="s3://BUCKET/PREFIX, or a folder, each run its own; with --run-dir also a file NAME.parquet or "
-            "NAME.jsonl with one row for each trajectory.",
+            "NAME.jsonl with one row for each trajectory, NAME.atif.jsonl in the layout of Harbor, and "
+            "traces in http://HOST:PORT or a folder NAME.spans of OpenTelemetry, mlflow:URI or trackio:FOLDER.",
         ),
     ],
     address: Address = "",
@@ -46,6 +47,7 @@ def trajectories(
             "--set", metavar="KEY=VALUE", help="Option of the bucket, such as region=eu-west-1; may be repeated."
         ),
     ] = [],  # noqa: B006 (typer copies it)
+    share: Annotated[float, typer.Option(min=0, max=1, help="Share of the groups in a file, or as traces.")] = 1.0,
     every_s: Annotated[float, typer.Option(min=1, help="Seconds between the files of a live run.")] = 60.0,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the state of exports to buckets.")] = Path(
         "tracking"
@@ -58,11 +60,15 @@ def trajectories(
     from astraflow.runtime import logs
     from astraflow.runtime.config.toml import parse_override
     from astraflow.runtime.service import run_process
+    from astraflow.tracking.trace_writers import is_trace_target
     from astraflow.tracking.trajectory_export import export_folder
     from astraflow.tracking.trajectory_rows import ENDINGS
 
     if run_dir is not None and not to.startswith("s3://") and to.endswith(ENDINGS):
-        _write_rows(run_dir, Path(to))
+        _write_rows(run_dir, Path(to), share)
+        return
+    if run_dir is not None and is_trace_target(to):
+        _write_traces(run_dir, to, share)
         return
     logs.configure(level="WARNING")
     spec: dict[str, Any] = {}
@@ -96,14 +102,30 @@ def _opened_archive(run: "RunFolder") -> Iterator["sqlite3.Connection"]:
         ) from problem
 
 
-def _write_rows(run_dir: Path, file: Path) -> None:
+def _write_rows(run_dir: Path, file: Path, share: float) -> None:
     from astraflow.archive.samples import find_trajectories
     from astraflow.cli.run_directory import find_run_folder
     from astraflow.tracking.trajectory_rows import write_rows
 
     with _opened_archive(find_run_folder(run_dir)) as database:
-        count = write_rows(file, lambda query: find_trajectories(database, query))
+        count = write_rows(file, lambda query: find_trajectories(database, query), share=share)
     typer.echo(f"wrote {count} trajectories to {file}")
+
+
+def _write_traces(run_dir: Path, to: str, share: float) -> None:
+    from astraflow.archive.samples import find_trajectories
+    from astraflow.cli.run_directory import find_run_folder
+    from astraflow.tracking.trace_writers import trace_writer
+    from astraflow.tracking.traces import trace_of
+    from astraflow.tracking.trajectory_rows import sample_pages
+
+    run_folder, count = find_run_folder(run_dir), 0
+    with _opened_archive(run_folder) as database, trace_writer(to, run=str(run_folder.facts.run)) as write:
+        for page in sample_pages(lambda query: find_trajectories(database, query), share):
+            for sample in page:
+                write(trace_of(sample))
+            count += len(page)
+    typer.echo(f"wrote {count} trajectories as traces to {to}")
 
 
 async def _export_ended_run(run_dir: Path, folder: "Folder", to: str) -> None:
