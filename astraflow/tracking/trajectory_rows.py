@@ -63,10 +63,16 @@ def _role(span: Span) -> str:
     return _ASSISTANT if span.author is Author.MODEL else span.speaker or _PROMPT
 
 
-def write_rows(file: Path, find: Callable[[TrajectoryQuery], TrajectoryPage], *, share: float = 1.0) -> int:
+def write_rows(
+    file: Path,
+    find: Callable[[TrajectoryQuery], TrajectoryPage],
+    *,
+    share: float = 1.0,
+    scored: Callable[[SampledTrajectory], SampledTrajectory] = lambda sample: sample,
+) -> int:
     """Writes trajectories that have tokens, oldest first; returns their number. The file is complete or absent.
 
-    find: query of the samples of a run. share: of the groups.
+    find: query of the samples of a run. share: of the groups. scored: gives a trajectory its reward.
     Raises: InvalidInput for another ending of the name, and for Parquet without pyarrow; OSError.
     """
     if file.suffix not in ENDINGS:
@@ -79,7 +85,7 @@ def write_rows(file: Path, find: Callable[[TrajectoryQuery], TrajectoryPage], *,
     write = _write_parquet if file.suffix == ".parquet" else _write_lines
     try:
         document = _atif if file.name.endswith(ATIF_ENDING) else row_of
-        count = write(temporary, ([document(sample) for sample in page] for page in sample_pages(find, share)))
+        count = write(temporary, ([document(scored(sample)) for sample in page] for page in sample_pages(find, share)))
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)

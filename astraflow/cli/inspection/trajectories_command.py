@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import aclosing, closing, contextmanager
+from contextlib import AbstractContextManager, aclosing, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from astraflow.cli.run_endpoints import RunEndpoint
     from astraflow.contract.reports.queries import TrajectoryPage, TrajectoryQuery
     from astraflow.runtime.folders.run_folders import RunFolder
+    from astraflow.tracking.rescoring import Rescore
     from astraflow.weights.store.storage.base import Folder
 
 
@@ -48,6 +49,14 @@ def trajectories(
         ),
     ] = [],  # noqa: B006 (typer copies it)
     share: Annotated[float, typer.Option(min=0, max=1, help="Share of the groups in a file, or as traces.")] = 1.0,
+    reward: Annotated[
+        str,
+        typer.Option(
+            metavar="SPEC",
+            help="Score each trajectory of a file, or as traces, once more by this reward, such as 'math_answer' or "
+            '\'{kind = "f1", tag = "a"}\'.',
+        ),
+    ] = "",
     every_s: Annotated[float, typer.Option(min=1, help="Seconds between the files of a live run.")] = 60.0,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the state of exports to buckets.")] = Path(
         "tracking"
@@ -65,10 +74,10 @@ def trajectories(
     from astraflow.tracking.trajectory_rows import ENDINGS
 
     if run_dir is not None and not to.startswith("s3://") and to.endswith(ENDINGS):
-        _write_rows(run_dir, Path(to), share)
+        _write_rows(run_dir, Path(to), share, reward)
         return
     if run_dir is not None and is_trace_target(to):
-        _write_traces(run_dir, to, share)
+        _write_traces(run_dir, to, share, reward)
         return
     logs.configure(level="WARNING")
     spec: dict[str, Any] = {}
@@ -102,17 +111,27 @@ def _opened_archive(run: "RunFolder") -> Iterator["sqlite3.Connection"]:
         ) from problem
 
 
-def _write_rows(run_dir: Path, file: Path, share: float) -> None:
+def _scoring(reward: str) -> "AbstractContextManager[Rescore]":
+    """Opens the reward of an option; without one, trajectories stay as they are."""
+    from astraflow.runtime.config.toml import parse_override
+    from astraflow.tracking.rescoring import rescoring
+
+    if not reward:
+        return nullcontext(lambda sample: sample)
+    return rescoring(parse_override(f"reward={reward}")["reward"] if "{" in reward else {"kind": reward})
+
+
+def _write_rows(run_dir: Path, file: Path, share: float, reward: str) -> None:
     from astraflow.archive.samples import find_trajectories
     from astraflow.cli.run_directory import find_run_folder
     from astraflow.tracking.trajectory_rows import write_rows
 
-    with _opened_archive(find_run_folder(run_dir)) as database:
-        count = write_rows(file, lambda query: find_trajectories(database, query), share=share)
+    with _opened_archive(find_run_folder(run_dir)) as database, _scoring(reward) as scored:
+        count = write_rows(file, lambda query: find_trajectories(database, query), share=share, scored=scored)
     typer.echo(f"wrote {count} trajectories to {file}")
 
 
-def _write_traces(run_dir: Path, to: str, share: float) -> None:
+def _write_traces(run_dir: Path, to: str, share: float, reward: str) -> None:
     from astraflow.archive.samples import find_trajectories
     from astraflow.cli.run_directory import find_run_folder
     from astraflow.tracking.trace_writers import trace_writer
@@ -120,10 +139,11 @@ def _write_traces(run_dir: Path, to: str, share: float) -> None:
     from astraflow.tracking.trajectory_rows import sample_pages
 
     run_folder, count = find_run_folder(run_dir), 0
-    with _opened_archive(run_folder) as database, trace_writer(to, run=str(run_folder.facts.run)) as write:
+    opened = trace_writer(to, run=str(run_folder.facts.run))
+    with _opened_archive(run_folder) as database, _scoring(reward) as scored, opened as write:
         for page in sample_pages(lambda query: find_trajectories(database, query), share):
             for sample in page:
-                write(trace_of(sample))
+                write(trace_of(scored(sample)))
             count += len(page)
     typer.echo(f"wrote {count} trajectories as traces to {to}")
 

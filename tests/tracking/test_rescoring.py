@@ -1,0 +1,32 @@
+"""Sampled trajectories are scored once more by another reward; their tokens stay."""
+
+from dataclasses import replace
+
+import pytest
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.tracking.rescoring import rescoring
+from tests.errors import raises_code
+from tests.tracking.test_traces import sample
+
+
+@pytest.mark.parametrize(
+    ("spec", "answer", "is_truncated", "reward"),
+    [
+        ({"kind": "exact_match"}, "Yes.", False, 1.0),
+        ({"kind": "exact_match"}, "Yes.", True, 0.0),
+        ({"kind": "exact_match"}, "No.", False, 0.0),
+        ({"kind": "f1"}, "yes", False, 1.0),
+    ],
+)
+def test_the_last_answer_is_scored(spec: dict[str, str], answer: str, reward: float, *, is_truncated: bool) -> None:
+    recorded = replace(sample(), reference_text=answer, is_truncated=is_truncated, reward=0.5, turn_rewards=(0.5,))
+    with rescoring(spec) as rescored:
+        result = rescored(recorded)
+    assert result == replace(recorded, reward=reward, turn_rewards=())
+
+
+def test_a_reward_that_asks_policies_is_refused() -> None:
+    judge = {"kind": "llm_judge", "policy": "critic"}
+    with raises_code(InvalidInput, "trajectories.reward_asks_policies", "llm_judge"), rescoring(judge):
+        pass
