@@ -34,7 +34,7 @@ def trace_writer(to: str, *, run: str) -> Iterator[Write]:
     run: name of the run, from which ids of spans follow. Raises: InvalidInput for another target, or without the
     library of this one.
     """
-    kind, _, place = to.partition(":")
+    kind, _, location = to.partition(":")
     if not is_trace_target(to):
         raise InvalidInput(
             f"cannot write traces to {to!r}: no such target; use http://HOST:PORT, NAME{SPANS_ENDING}, mlflow:URI or "
@@ -42,9 +42,9 @@ def trace_writer(to: str, *, run: str) -> Iterator[Write]:
             code="trajectories.unknown_target",
         )
     if kind == "mlflow":
-        yield _mlflow(place, run)
+        yield _mlflow(location, run)
     elif kind == "trackio":
-        with _trackio(Path(place), run) as write:
+        with _trackio(Path(location), run) as write:
             yield write
     else:
         with _otel(to, run) as write:

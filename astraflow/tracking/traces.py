@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
 from importlib.metadata import version
+from itertools import islice
 from typing import Any
 
 from astraflow.contract.reports.report import SampledTrajectory
@@ -90,7 +91,7 @@ def trace_of(sample: SampledTrajectory) -> Trace:
             turns.append(Turn(is_answer=is_answer, text=part, seconds=seconds, version=weights, read_tokens=read))
             turns[-1].tokens.extend(sample.token_ids[read : read + span.length] if is_answer else ())
         if is_answer and sample.logprobs:
-            turns[-1].logprobs.extend(next(logprobs) for _ in range(span.length))
+            turns[-1].logprobs.extend(islice(logprobs, span.length))
         begin, read = end, read + span.length
     for turn in turns:
         if turn.is_answer:
@@ -186,11 +187,12 @@ def genai_spans(trace: Trace, *, run: str) -> Iterator[SpanRecord]:
     for index, turn in enumerate(trace.turns):
         if turn.is_answer:
             number, begin, end = _MAX_CALLS * (index + 1), times[index], times[index + 1]
-            question = trace.turns[index - 1].text if index else ""
+            last = trace.turns[index - 1] if index else None
+            question = "" if last is None else "\n".join(last.results) or last.text
             yield spans.record("chat", str(trace.sample.policy), number, begin, end, spans.of_answer(turn, question))
-            for place, call in enumerate(turn.calls[: _MAX_CALLS - 1]):
-                values = spans.of_call(turn, place)
-                yield spans.record("execute_tool", call.name, number + 1 + place, begin, end, values)
+            for index_of_call, call in enumerate(turn.calls[: _MAX_CALLS - 1]):
+                values = spans.of_call(turn, index_of_call)
+                yield spans.record("execute_tool", call.name, number + 1 + index_of_call, begin, end, values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,13 +240,13 @@ class _Spans:
             "output.messages": _messages("assistant", turn.text),
         }
 
-    def of_call(self, turn: Turn, place: int) -> dict[str, Attribute]:
-        """Attributes of a call of a tool. place: among the calls of its turn."""
-        call, has_each = turn.calls[place], len(turn.results) == len(turn.calls)
+    def of_call(self, turn: Turn, index_of_call: int) -> dict[str, Attribute]:
+        """Attributes of a call of a tool. index_of_call: among the calls of its turn."""
+        call, has_each = turn.calls[index_of_call], len(turn.results) == len(turn.calls)
         return {
             "tool.name": call.name,
             "tool.call.arguments": json.dumps(dict(call.arguments), ensure_ascii=False),
-            "tool.call.result": turn.results[place] if has_each else "\n".join(turn.results),
+            "tool.call.result": turn.results[index_of_call] if has_each else "\n".join(turn.results),
         }
 
 

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from astraflow.contract.errors import InvalidInput
 from astraflow.tracking.trace_writers import trace_writer
 from astraflow.tracking.traces import trace_of
@@ -27,14 +25,3 @@ def test_spans_are_lines_of_opentelemetry(tmp_path: Path) -> None:
 def test_another_target_is_refused() -> None:
     with raises_code(InvalidInput, "trajectories.unknown_target", "x"), trace_writer("x", run="run"):
         pass
-
-
-@pytest.mark.slow
-def test_mlflow_shows_a_trace_with_its_calls(tmp_path: Path) -> None:
-    import mlflow
-
-    with trace_writer(f"mlflow:sqlite:///{tmp_path / 'mlflow.db'}", run="run") as write:
-        write(trace_of(sample()))
-    (trace,) = mlflow.search_traces(return_type="list")
-    assert [span.span_type for span in trace.data.spans] == ["AGENT", "CHAT_MODEL", "TOOL", "CHAT_MODEL", "CHAT_MODEL"]
-    assert trace.data.spans[2].outputs == "3"

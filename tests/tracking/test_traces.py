@@ -82,6 +82,7 @@ def test_spans_are_an_agent_its_turns_and_its_calls() -> None:
     assert (spans[0].began_ns, spans[0].ended_ns) == (92 * 10**9, 100 * 10**9)
     assert spans[2].attributes["gen_ai.tool.call.result"] == "3"
     assert spans[1].attributes["gen_ai.usage.output_tokens"] == 4
+    assert '"content": "3"' in str(spans[3].attributes["gen_ai.input.messages"])
     assert spans == list(genai_spans(trace_of(sample()), run="run")), "a second export repeats the ids"
 
 

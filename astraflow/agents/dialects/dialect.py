@@ -195,7 +195,7 @@ def _check_depth(value: object) -> None:
 
 
 def _is_deep(value: object) -> bool:
-    level = [value]
+    level: list[Any] = [value]
     for _ in range(_SAFE_DEPTH + _ANSWER_DEPTH):
         parents = [parent.values() if isinstance(parent, dict) else parent for parent in level if _is_nested(parent)]
         level = [child for children in parents for child in children]

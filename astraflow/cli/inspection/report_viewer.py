@@ -5,6 +5,7 @@ import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import datetime
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -24,6 +25,8 @@ from astraflow.contract.records import fill, render
 from astraflow.contract.reports.diagnosis import LimitingCause, diagnose
 from astraflow.contract.reports.report import Event, NodeState, Report
 from astraflow.runtime import logs
+from astraflow.runtime.folders.launch_facts import lineage, read_launch
+from astraflow.runtime.folders.run_folders import runs_folder
 from astraflow.runtime.retries import TRANSIENT
 from astraflow.runtime.service import run_process, run_until
 
@@ -50,7 +53,9 @@ def view(endpoint: RunEndpoint, *, once: bool, as_json: bool) -> int:
 
 def report_tables(report: Report, trends: Sequence[Trend] = ()) -> Group:
     """Returns a report as tables: policies, flows, nodes, evaluations, recent events, and the course of the run."""
-    head = Text(f"{report.run}, up {report.uptime_s:.0f} s", style="bold")
+    launch = read_launch(runs_folder() / Path(report.run).name)  # runs of other machines have no folder here
+    origin = lineage(launch) if launch else ""
+    head = Text(", ".join(filter(None, (report.run, origin, f"up {report.uptime_s:.0f} s"))), style="bold")
     simulated = [Text(f"simulated: {', '.join(report.simulated)}", style="yellow")] if report.simulated else []
     durability_notes = (
         []

@@ -9,6 +9,7 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.dataflow.config import EvaluationConfig, FlowConfig
 from astraflow.datasets import datasets
 from astraflow.datasets.base import QUESTION
+from astraflow.datasets.files.prompts import RowOptions
 from astraflow.recipe.config import Recipe
 from astraflow.rewards import rewards
 from astraflow.rewards.base import PromptReader
@@ -60,15 +61,20 @@ def reward_fields(flow: FlowConfig | EvaluationConfig) -> tuple[tuple[str, ...],
 
 
 def data_problems(recipe: Recipe) -> Iterator[InvalidInput]:
-    """Yields data sets that cannot be opened, and fields that a reward needs and a prompt lacks."""
-    for table, flows in (("flows", recipe.flows), ("evaluations", recipe.evaluations)):
+    """Yields data sets of files that cannot be opened, and fields that a reward needs and their prompts lack."""
+    tables: Mapping[str, Mapping[str, FlowConfig | EvaluationConfig]] = {
+        "flows": recipe.flows,
+        "evaluations": recipe.evaluations,
+    }
+    for table, flows in tables.items():
         for name, flow in flows.items():
-            try:
-                prompts = first_prompts(flow.dataset)
-            except AstraFlowError as problem:
-                yield InvalidInput(f"{table}.{name}.dataset: {problem}", code=problem.code)
-            else:
-                yield from _missing_fields(f"{table}.{name}", flow, prompts)
+            if isinstance(datasets.check(flow.dataset), RowOptions):  # others need more than files
+                try:
+                    prompts = first_prompts(flow.dataset)
+                except AstraFlowError as problem:
+                    yield InvalidInput(f"{table}.{name}.dataset: {problem}", code=problem.code)
+                else:
+                    yield from _missing_fields(f"{table}.{name}", flow, prompts)
 
 
 def _missing_fields(

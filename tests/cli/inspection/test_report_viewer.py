@@ -19,6 +19,8 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.diagnosis import diagnose
 from astraflow.contract.reports.report import Event, NodeState, Report
+from astraflow.runtime.folders.launch_facts import LaunchFacts, write_launch
+from astraflow.runtime.folders.run_folders import runs_folder
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
@@ -50,6 +52,13 @@ def test_tables_show_policies_flows_and_nodes() -> None:
         "1.0 MB",
     ):
         assert part in text
+
+
+def test_a_fork_shows_where_it_comes_from() -> None:
+    folder = runs_folder() / "evening"
+    folder.mkdir(parents=True)
+    write_launch(folder, LaunchFacts(parent="morning", parent_step=40))
+    assert "evening, fork of morning at step 40, up 1 s" in shown()
 
 
 def test_departed_nodes_are_not_shown() -> None:

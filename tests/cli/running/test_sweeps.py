@@ -29,6 +29,18 @@ summary = dict(failed=False, reason="done", learned=seed > 0, steps=10 + seed, s
 """
 """Stands for the command of a run: ends at once with a summary."""
 
+WAITING = """#!{python}
+import pathlib, signal, sys
+folder = pathlib.Path(sys.argv[sys.argv.index("--run-dir") + 1])
+def stopped(*_):
+    (folder / "stopped").touch()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stopped)
+(folder / "starts").write_text("x")
+signal.pause()
+"""
+"""Stands for the command of a run that ends when it is asked to."""
+
 
 @pytest.fixture
 def ended_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +86,26 @@ def test_the_same_call_runs_only_what_has_not_ended(ended_at_once: None) -> None
     summary_of(sweep.runs[2], failed=True)
     run(swept(STEPS))
     assert [starts(member) for member in sweep.runs] == [0, 1, 1, 1]
+
+
+def test_ctrl_c_stops_the_run_at_work_and_starts_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "program"
+    program.write_text(WAITING.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setattr("astraflow.cli.running.sweeps.sys.executable", str(program))
+    sweep, stop = swept(STEPS), asyncio.Event()
+
+    async def interrupted() -> None:
+        running = asyncio.create_task(sweep.run(stop, parallel=1, limit_s=None))
+        async with asyncio.timeout(30):
+            while not starts(sweep.runs[0]):  # noqa: ASYNC110 (nothing tells that another process wrote)
+                await asyncio.sleep(0.01)
+            stop.set()
+            await running
+
+    asyncio.run(interrupted())
+    assert [starts(member) for member in sweep.runs] == [1, 0, 0, 0]
+    assert (sweep.runs[0].folder.path / "stopped").exists()
 
 
 def test_rows_have_the_median_and_the_range_over_seeds(ended_at_once: None) -> None:

@@ -13,6 +13,7 @@ from playwright.async_api import Browser
 
 from astraflow.cli.checks.export import checked_hash
 from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.runtime.redaction import without_secrets
 from tests.fakes.browser import BrowserErrors
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import RunningWeb, running_web
@@ -20,7 +21,7 @@ from tests.web.trajectories.test_trajectories import recorded
 from web.components.formats import MISSING
 from web.exports.content import MAX_CHART_POINTS, MAX_SAMPLE_CHARS
 from web.exports.document import export_html, hash_of
-from web.exports.settings import settings_of, without_secrets
+from web.exports.settings import settings_of
 
 pytestmark = pytest.mark.anyio
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import AsyncIterable
 from typing import Any
 
 from pydantic_ai import Agent
@@ -9,13 +10,10 @@ from pydantic_ai import Agent
 MODELS = {"chat": "openai-chat:policy", "responses": "openai-responses:policy", "anthropic": "anthropic:policy"}
 
 
-async def ask(agent: Agent, question: str, history: list[Any], *, is_streaming: bool) -> tuple[str, list[Any]]:
-    """Returns the answer and the conversation."""
-    if not is_streaming:
-        result = await agent.run(question, message_history=history)
-        return result.output, result.all_messages()
-    async with agent.run_stream(question, message_history=history) as stream:
-        return await stream.get_output(), stream.all_messages()
+async def read(_: Any, events: AsyncIterable[Any]) -> None:
+    """Reads a stream to its end."""
+    async for _event in events:
+        pass
 
 
 async def main(api: str, *, is_streaming: bool) -> None:
@@ -29,8 +27,10 @@ async def main(api: str, *, is_streaming: bool) -> None:
 
     history: list[Any] = []
     for question in ("How many words has the text?", "Is this sure?"):
-        answer, history = await ask(agent, question, history, is_streaming=is_streaming)
-        print("answer:", answer)
+        handler = read if is_streaming else None
+        result = await agent.run(question, message_history=history, event_stream_handler=handler)
+        history = result.all_messages()
+        print("answer:", result.output)
 
 
 if __name__ == "__main__":
