@@ -313,7 +313,7 @@ async def test_several_nodes_are_drained_after_a_preview(
     assert sorted(subject for _, subject, _ in fake.actions) == ["n1", "n2"]
     assert (notice.tone, notice["data-code"], notice.numbers[:2]) == ("bad", "unknown_node", [1, 3])
     assert (nothing.tone, nothing.numbers) == ("bad", [])
-    assert audit.count("old disks") == 3
+    assert audit.count("<bdi>old disks</bdi></td>") == 3
 
 
 async def test_the_page_of_a_node_escapes_its_errors_and_an_unknown_node_is_not_found(
