@@ -1,6 +1,7 @@
 """Data set of boards: faults of learning with the changes that mend them, some with instructions in the evidence."""
 
 import random
+from typing import Annotated
 
 from pydantic import Field
 
@@ -9,6 +10,7 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION, GeneratedDataset
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from maintainer.agent.llm.heuristic_baseline import baseline_tactic
 from maintainer.agent.llm.learning_tactics import BY_FAULT
 from maintainer.evals.cases import Case, Group, LearningTrouble, Mend
@@ -38,9 +40,9 @@ class MaintainerOptions(Config):
 
     size: int = Field(default=1000, ge=1)
     """Number of boards."""
-    is_held_out: bool = False
+    is_held_out: Annotated[bool, SettableBy.AGENT] = False
     """Boards of other seeds, to evaluate on."""
-    is_for_imitation: bool = False
+    is_for_imitation: Annotated[bool, SettableBy.AGENT] = False
     """Leaves out the faults for which the baseline only tells people: there is no change to imitate."""
     attack_share: float = Field(default=0.25, ge=0, le=1)
     """Share of the boards with instructions to a model in the evidence."""

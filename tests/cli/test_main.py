@@ -275,10 +275,13 @@ PRINTS_NO_DATA = {
     "maintainer prompt": "prints a prompt",
     "maintainer replay": "its exit code is the answer",
     "maintainer eval": "writes a file of JSON",
+    "maintainer rehearse": "writes a file of JSON",
     "maintainer mode": "changes one value",
     "maintainer wake": "requests one wake",
     "engines install": "writes files",
     "engines remove": "removes files",
+    "environments install": "writes files",
+    "environments remove": "removes files",
 }
 """Commands without `--json`, with the reason; so are those that serve until they are stopped."""
 SERVES = ("serve", "ui", "view", "join", "mcp", "maintainer run", "maintainer once")

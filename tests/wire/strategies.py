@@ -18,9 +18,11 @@ from astraflow.contract.fleet.instances import LaunchId
 from astraflow.contract.fleet.plans import Actor, PlanRequest, Role
 from astraflow.contract.fleet.pools import PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
+from astraflow.contract.fleet.run_changes import RUN, WITH_SUBJECT, RunAction, RunChange
 from astraflow.contract.ids import MAX_VERSION, Name, PolicyId, Version
 from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.nodes import NodeStatus
+from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.reports.queries import (
     MAX_BINS,
     EventQuery,
@@ -217,6 +219,8 @@ def _generations(draw: st.DrawFn) -> Generation:
         logprobs=np.array(logprobs, dtype=np.float32),
         spans=spans,
         columns=draw(token_columns(ids)),
+        drafted=(drafted := draw(st.integers(0, 2**31))),
+        accepted=draw(st.integers(0, drafted)),
     )
 
 
@@ -340,9 +344,24 @@ _LAUNCHES = st.lists(names.map(LaunchId), min_size=1, max_size=3).map(tuple)
 
 @st.composite
 def _plan_requests(draw: st.DrawFn) -> PlanRequest:
+    if change := draw(st.none() | values_of(RunChange)):
+        return drawn(draw, PlanRequest, pool=RUN, target=None, retire=(), run=change, reason=draw(names))
     target = draw(st.none() | st.integers(0, 1_000_000))
     named = draw(_LAUNCHES) if target is None else ()
-    return drawn(draw, PlanRequest, target=target, retire=named, reason=draw(names))
+    return drawn(draw, PlanRequest, target=target, retire=named, run=None, reason=draw(names))
+
+
+@st.composite
+def _run_changes(draw: st.DrawFn) -> RunChange:
+    action = draw(st.sampled_from(RunAction))
+    is_plugin = action is RunAction.PLUGIN
+    return RunChange(
+        action=action,
+        subject=draw(names) if action in WITH_SUBJECT else "",
+        slot=draw(st.sampled_from(PluginSlot)) if is_plugin else None,
+        kind=draw(names) if is_plugin else "",
+        learning_rate=draw(st.floats(1e-9, 1)) if action is RunAction.FORK else None,
+    )
 
 
 def _statuses() -> st.SearchStrategy[NodeStatus]:
@@ -370,6 +389,7 @@ _SPECIAL: dict[Any, Any] = {
     Actor: _actors,
     PoolSpec: _pool_specs,
     PlanRequest: _plan_requests,
+    RunChange: _run_changes,
     TrajectoryQuery: _trajectory_queries,
     SampledTrajectory: lambda: built(
         SampledTrajectory, logprobs=st.lists(st.floats(max_value=0, width=32), max_size=3).map(tuple)

@@ -108,6 +108,12 @@ class Generation:
                 "give one logprob per token and spans that cover all tokens",
                 code="generation.length_mismatch",
             )
+        if not 0 <= self.accepted <= self.drafted:
+            raise InvalidInput(
+                f"cannot build a generation: {self.accepted} of {self.drafted} drafted tokens were accepted; "
+                "count those that were drafted and kept",
+                code="generation.invalid_drafts",
+            )
         if self.columns:
             check_columns(self.columns, sampled=self.tokens)
 

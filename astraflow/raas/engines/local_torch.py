@@ -70,7 +70,7 @@ class LocalTorchOptions(Config):
     prefix_bytes: int = Field(default=2**30, ge=0)
     """Memory for keys and values of ended requests, so that the next turn of a conversation computes only its new
     tokens; 0 keeps none."""
-    speculation: Literal["auto", "off"] = "off"
+    speculation: Annotated[Literal["auto", "off"], SettableBy.AGENT] = "off"
     """`auto`: verifies tokens drafted from prompts, siblings and earlier answers where measured to be faster. It
     changes no distribution. Models with recurrent states cannot take tokens back and have none."""
     draft_tokens: int = Field(default=MAX_DRAFT, ge=1, le=MAX_DRAFT)

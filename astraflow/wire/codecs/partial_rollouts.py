@@ -52,6 +52,8 @@ def encode_recorded_generation(recorded: RecordedGeneration) -> pb.RecordedGener
         finish=generation.finish.value,
         token_columns=entries,
         column_arrays=b"".join(array.tobytes() for array in arrays),
+        drafted=generation.drafted,
+        accepted=generation.accepted,
     )
 
 
@@ -71,6 +73,8 @@ def decode_recorded_generation(message: pb.RecordedGeneration) -> RecordedGenera
             spans=tuple(_decode_version_span(span, what=what) for span in message.spans),
             finish=_decode_finish(message.finish, what=what),
             columns=_columns(message, tokens, what=what),
+            drafted=message.drafted,
+            accepted=message.accepted,
         ),
     )
 

@@ -428,6 +428,8 @@ class RecordedGeneration(_message.Message):
     FINISH_FIELD_NUMBER: _builtins.int
     TOKEN_COLUMNS_FIELD_NUMBER: _builtins.int
     COLUMN_ARRAYS_FIELD_NUMBER: _builtins.int
+    DRAFTED_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     request: _builtins.bytes
     """Digest of policy, prompt tokens and sampling parameters."""
@@ -438,6 +440,9 @@ class RecordedGeneration(_message.Message):
     finish: _builtins.str
     """stop, length, or abort for an unfinished answer."""
     column_arrays: _builtins.bytes
+    drafted: _builtins.int
+    """Tokens that the engine drafted, and those of them among the tokens."""
+    accepted: _builtins.int
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Span]:
         """Versions that wrote the tokens."""
@@ -457,10 +462,12 @@ class RecordedGeneration(_message.Message):
         finish: _builtins.str = ...,
         token_columns: _abc.Iterable[_common_pb2.TokenColumn] | None = ...,
         column_arrays: _builtins.bytes = ...,
+        drafted: _builtins.int = ...,
+        accepted: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["column_arrays", b"column_arrays", "finish", b"finish", "logprobs", b"logprobs", "policy", b"policy", "request", b"request", "spans", b"spans", "token_columns", b"token_columns", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "column_arrays", b"column_arrays", "drafted", b"drafted", "finish", b"finish", "logprobs", b"logprobs", "policy", b"policy", "request", b"request", "spans", b"spans", "token_columns", b"token_columns", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -57,6 +57,8 @@ SERVERS = {
     "astraflow/dataflow/endpoints/metrics.py",
     "astraflow/runtime/http/json_service.py",  # environments, search
     "astraflow/runtime/http/server.py",  # the server itself
+    "astraflow/environments/foreign/bridges/openenv_bridge.py",  # `serving.LoopbackOnly`
+    "astraflow/tinker/run.py",  # BrowserGuard, and the key of a tenant
     "maintainer/testing/provider_harness.py",  # the interface of a cloud, in tests of its provider
     "maintainer/mcp/http.py",  # TokenMiddleware: token, host and origin of each request
     "web/service.py",  # its own middleware, with accounts

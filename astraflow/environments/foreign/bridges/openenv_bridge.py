@@ -124,7 +124,7 @@ class OpenEnv:
                 code="environment.not_loadable",
             ) from problem
         listener = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(application, log_level="warning", lifespan="on"))
+        server = uvicorn.Server(uvicorn.Config(serving.LoopbackOnly(application), log_level="warning", lifespan="on"))
         self._server = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:
             if self._server.done():

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 Request = dict[str, Any]
+Application = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 Operations = Mapping[str, Callable[[Request], Awaitable[Any]]]
 
 MAX_LINE_BYTES = 32 * 2**20
@@ -58,6 +59,25 @@ async def _serve(operations: Operations, requests: int, answers: int) -> None:
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         while line := await reader.readline():
             server.begin(json.loads(line))
+
+
+class LoopbackOnly:
+    """ASGI application that answers the process itself and no web page: neither another host nor an origin."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """Refuses a request of a web page with 403; others reach the application."""
+        headers = dict(scope.get("headers", ()))
+        host = headers.get(b"host", b"127.0.0.1").partition(b":")[0]
+        if host == b"127.0.0.1" and b"origin" not in headers:
+            await self._application(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await send({"type": "http.response.start", "status": 403, "headers": []})
+            await send({"type": "http.response.body", "body": b"requests of web pages are refused"})
 
 
 class _Server:
