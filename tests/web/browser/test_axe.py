@@ -23,6 +23,7 @@ SIBLINGS = 5
 
 SHORTEN = """(most) => {
     for (const parent of document.querySelectorAll("main, main *")) {
+        if (parent.closest("figure")) continue;
         const counts = new Map();
         for (const child of [...parent.children]) {
             const kind = `${child.tagName} ${child.className}`;
@@ -31,7 +32,8 @@ SHORTEN = """(most) => {
         }
     }
 }"""
-"""Script that removes siblings of one kind beyond a number: they come from one template."""
+"""Script that removes siblings of one kind beyond a number: they come from one template. Charts stay: their scripts
+read the colours of legends later."""
 
 EXAMINE = """async () => {
     await Promise.allSettled(document.getAnimations().map((moving) => moving.finished));
