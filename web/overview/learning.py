@@ -114,7 +114,7 @@ def change_headline(values: Sequence[float | None], metric: str) -> tuple[str, s
         return "No training step yet", ""
     steps = formats.several(len(values), "step")
     half = max(1, len(known) // 2)
-    first, last = fmean(known[: min(FIRST_STEPS, half)]), fmean(known[-min(AVERAGED_STEPS, half) :])
+    first, last = fmean(known[: min(FIRST_STEPS, half)]), fmean(known[-AVERAGED_STEPS:])  # both are points of the line
     if len(known) == 1 or abs(last - first) < (STEADY if metric == ROLLOUT_REWARD else STEADY * abs(first)):
         return f"{name} is {'steady at ' if len(known) > 1 else ''}{text(last)} after {steps}", ""
     is_better = (last > first) == (metric == ROLLOUT_REWARD)

@@ -38,10 +38,10 @@ REWARD = "reward_rollouts"
     [
         ([], REWARD, "No training step yet", ""),
         ([0.21], REWARD, "Reward is 0.21 after 1 step", ""),
-        ([0.2, 0.22, 0.21, 0.5, 0.9, 0.9], REWARD, "Reward rose from 0.21 to 0.77 in 6 steps", "good"),
-        ([0.9, 0.9, 0.3, 0.3], REWARD, "Reward fell from 0.90 to 0.30 in 4 steps", "warn"),
+        ([0.2, 0.22, 0.21, 0.5, 0.9, 0.9], REWARD, "Reward rose from 0.21 to 0.49 in 6 steps", "good"),
+        ([0.9, 0.9, 0.3, 0.3], REWARD, "Reward fell from 0.90 to 0.60 in 4 steps", "warn"),
         ([0.5, None, 0.51], REWARD, "Reward is steady at 0.51 after 3 steps", ""),
-        ([2.0, 2.0, 0.5, 0.5], "loss", "Loss fell from 2 to 0.500 in 4 steps", "good"),
+        ([2.0, 2.0, 0.5, 0.5], "loss", "Loss fell from 2 to 1.25 in 4 steps", "good"),
     ],
 )
 def test_the_headline_tells_what_the_metric_did_since_the_first_step(
