@@ -1,7 +1,6 @@
 """`astraflow environments`: installs, lists and removes packages with environments."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,8 +58,9 @@ def list_environments(as_json: Json = False) -> None:
     from astraflow.cli.output import show
     from astraflow.environments.foreign.installation import installed_environments
 
-    rows = [asdict(environment) for environment in installed_environments()]
-    show(rows, lambda _: _table(installed_environments()), as_json=as_json)
+    installed = installed_environments()
+    rows = [{"name": environment.name, **environment.facts()} for environment in installed]
+    show(rows, lambda _: _table(installed), as_json=as_json)
 
 
 @environments.command()

@@ -7,19 +7,14 @@ The packages of the tested release are pinned. Further packages, which bring env
 these pins as constraints; what was installed is in the description.
 """
 
-import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
 
 from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
 from astraflow.environments.foreign.releases import EnvironmentRelease
@@ -27,36 +22,28 @@ from astraflow.runtime.folders.run_folders import home
 from astraflow.runtime.locks import exclusive_lock
 from astraflow.runtime.pip import OPTIONS, error_lines, run_logged
 from astraflow.runtime.processes.child import child_environment
+from astraflow.runtime.virtual_environments import (
+    NAME,
+    VirtualEnvironment,
+    complete_environments,
+    delete_environment,
+    find_python,
+    users_of,
+)
 
-DESCRIPTION = "environment.json"
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstalledEnvironment:
+class InstalledEnvironment(VirtualEnvironment):
     """Virtual environment with a package whose environments run here."""
 
-    name: str
-    kind: str
-    version: str
-    """Installed release."""
     is_pinned: bool
     """True if it has the packages of the release that was tested."""
     packages: tuple[str, ...]
     """Further packages, as requested."""
     frozen: tuple[str, ...]
     """All installed packages with their releases, as pip lists them."""
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the virtual environment."""
-        return environments_folder() / self.name
-
-    @property
-    def python(self) -> Path:
-        """Interpreter."""
-        return self.folder / "bin" / "python"
 
 
 def environments_folder() -> Path:
@@ -65,24 +52,8 @@ def environments_folder() -> Path:
 
 
 def installed_environments() -> list[InstalledEnvironment]:
-    """Returns the complete environments by name; a folder without a valid description is left out."""
-    environments = []
-    for description in sorted(environments_folder().glob(f"*/{DESCRIPTION}")):
-        try:
-            facts = json.loads(description.read_text())
-            environment = InstalledEnvironment(
-                name=description.parent.name,
-                kind=str(facts["kind"]),
-                version=str(facts["version"]),
-                is_pinned=bool(facts["is_pinned"]),
-                packages=tuple(map(str, facts["packages"])),
-                frozen=tuple(map(str, facts["frozen"])),
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        if environment.python.exists():
-            environments.append(environment)
-    return environments
+    """Returns the complete environments by name."""
+    return complete_environments(InstalledEnvironment, environments_folder())
 
 
 def find_environment(kind: str, name: str = "") -> InstalledEnvironment:
@@ -118,7 +89,7 @@ def install(
         log_file = home() / "logs" / "environments" / f"install-{name}.log"
         log_file.parent.mkdir(parents=True, exist_ok=True)
         progress(f"log: {log_file}")
-        shutil.rmtree(folder, ignore_errors=True)
+        delete_environment(folder, InstalledEnvironment.description)
         _run(release, log_file, python, "-m", "venv", str(folder))
         pip = (str(folder / "bin" / "python"), "-m", "pip", "install", *OPTIONS)
         is_pinned = version in ("", release.version)
@@ -134,15 +105,14 @@ def install(
             with _copied(requirements) as sources:
                 _run(release, log_file, *pip, *constraints, *sources)
         environment = InstalledEnvironment(
-            name=name,
+            folder=folder,
             kind=release.kind,
             version=version or release.version,
             is_pinned=is_pinned,
             packages=tuple(packages),
             frozen=_frozen(folder),
         )
-        facts = {key: value for key, value in asdict(environment).items() if key != "name"}
-        (folder / DESCRIPTION).write_text(json.dumps(facts, indent=1) + "\n")
+        environment.describe()
         return environment
 
 
@@ -155,44 +125,33 @@ def remove(name: str) -> None:
                 f"cannot remove the environment {name!r}: it is not installed; installed: {names}",
                 code="environment.not_installed",
             )
-        (folder / DESCRIPTION).unlink(missing_ok=True)  # from here on no run selects it
-        shutil.rmtree(folder)
+        delete_environment(folder, InstalledEnvironment.description)
 
 
 @contextmanager
 def _locked(name: str) -> Iterator[Path]:
     """Yields the folder of an environment that is not used, while this process alone may change it. Raises:
     InvalidInput, Conflict."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise InvalidInput(
             f"cannot use {name!r} as the name of an environment: it is not 1 to 64 lower-case letters, digits, dots, "
             "underscores and hyphens; choose another",
             code="environment.invalid_name",
         )
-    environments_folder().mkdir(parents=True, exist_ok=True)
+    folder = environments_folder() / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
     refusal = Conflict(
         f"cannot change the environment {name!r}: another process installs or removes it; wait for its end",
         code="environment.locked",
     )
-    with exclusive_lock(environments_folder() / f".{name}.lock", refusal=refusal):
-        _check_unused(environments_folder() / name)
-        yield environments_folder() / name
-
-
-def _check_unused(folder: Path) -> None:
-    """Raises: Conflict while processes run in the environment."""
-    programs = f"{folder / 'bin'}{os.sep}"
-    users = [
-        str(process.pid)
-        for process in psutil.process_iter(["cmdline"])
-        if (process.info["cmdline"] or [""])[0].startswith(programs)
-    ]
-    if users:
-        raise Conflict(
-            f"cannot change the environment {folder.name!r}: the processes {', '.join(users)} run in it; stop the runs "
-            "that use it first",
-            code="environment.in_use",
-        )
+    with exclusive_lock(folder.parent / f".{name}.lock", refusal=refusal):
+        if users := users_of(folder):
+            raise Conflict(
+                f"cannot change the environment {name!r}: the processes {users} run in it; stop the runs that use it "
+                "first",
+                code="environment.in_use",
+            )
+        yield folder
 
 
 def _check_version(version: str) -> None:
@@ -205,11 +164,9 @@ def _check_version(version: str) -> None:
 
 def _python(release: EnvironmentRelease) -> str:
     """Returns an interpreter of the release's Python. Raises: InvalidInput when there is none."""
-    if sys.version_info[:2] == release.python:
-        return sys.executable
-    version = ".".join(map(str, release.python))
-    python = shutil.which(f"python{version}")
+    python = find_python(release.python)
     if python is None:
+        version = ".".join(map(str, release.python))
         raise InvalidInput(
             f"cannot install {release.distribution}: its packages are pinned for Python {version}, and PATH has no "
             f"python{version}; install it with its module venv",

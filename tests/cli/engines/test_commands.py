@@ -119,8 +119,8 @@ def make_environment(
     is_complete: bool = True,
 ) -> Environment:
     """Writes a folder that looks like an environment, with `python` as its interpreter."""
-    name = f"{kind}-{device}"
-    environment = Environment(name=name, kind=kind, device=device, version="0.5.23", folder=folder / "engines" / name)
+    home = folder / "engines" / f"{kind}-{device}"
+    environment = Environment(kind=kind, device=device, version="0.5.23", folder=home)
     environment.python.parent.mkdir(parents=True)
     for program in (environment.python, environment.folder / "bin" / "pip"):
         program.write_text(python)

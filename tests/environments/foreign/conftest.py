@@ -46,5 +46,5 @@ def coins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     python.write_text(f'#!/bin/sh\nPYTHONPATH={modules} exec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
     facts = {"kind": "coins", "version": "1.0", "is_pinned": True, "packages": [], "frozen": []}
-    (folder / installation.DESCRIPTION).write_text(json.dumps(facts))
+    (folder / installation.InstalledEnvironment.description).write_text(json.dumps(facts))
     return folder

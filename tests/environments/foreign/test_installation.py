@@ -114,7 +114,7 @@ def test_an_environment_in_use_is_not_changed() -> None:
 
 def test_a_description_that_cannot_be_read_is_no_environment() -> None:
     installed()
-    description = installation.environments_folder() / "verifiers" / installation.DESCRIPTION
+    description = installation.environments_folder() / "verifiers" / installation.InstalledEnvironment.description
     for text in ("", "[]", json.dumps({"kind": "verifiers"})):
         description.write_text(text)
         assert installed_environments() == []

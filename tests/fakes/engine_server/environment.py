@@ -28,7 +28,7 @@ class FakeEnvironment:
         )
         python.chmod(0o755)
         (self._folder / "fake.json").write_text(json.dumps({"step_s": step_s}))
-        Environment(name=self._folder.name, kind=kind, device=device, version="fake", folder=self._folder).describe()
+        Environment(kind=kind, device=device, version="fake", folder=self._folder).describe()
 
     @classmethod
     def of(cls, engine: ServerEngine) -> Self:

@@ -5,43 +5,27 @@ conflict with each other and with AstraFlow's.
     $ASTRAFLOW_ENGINES/NAME/engine.json written last, when the server has answered
 """
 
-import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.folders.run_folders import home
-
-DESCRIPTION = "engine.json"
+from astraflow.runtime.virtual_environments import VirtualEnvironment, complete_environments
 
 ENGINES = "ASTRAFLOW_ENGINES"
 """Environment variable with the folder of the environments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
-    """An installed engine."""
+class Environment(VirtualEnvironment):
+    """An installed engine, in a folder such as `sglang-cpu`. Its kind is `sglang` or `vllm`."""
 
-    name: str
-    """Name of the folder, such as `sglang-cpu`."""
-    kind: str
-    """Engine: `sglang` or `vllm`."""
+    description: ClassVar[str] = "engine.json"
+
     device: str
     """`cpu` or `cuda`."""
-    version: str
-    """Release of the engine."""
-    folder: Path
-
-    @property
-    def python(self) -> Path:
-        """Interpreter of the environment."""
-        return self.folder / "bin" / "python"
-
-    def describe(self) -> None:
-        """Writes the description, which completes an installation."""
-        facts = {name: value for name, value in asdict(self).items() if name not in ("folder", "name")}
-        (self.folder / DESCRIPTION).write_text(json.dumps(facts, indent=1) + "\n")
 
 
 def environments_folder() -> Path:
@@ -52,23 +36,8 @@ def environments_folder() -> Path:
 
 
 def installed_environments() -> list[Environment]:
-    """Returns the complete environments by name; a folder without a valid description is left out."""
-    environments = []
-    for description in sorted(environments_folder().glob(f"*/{DESCRIPTION}")):
-        try:
-            facts = json.loads(description.read_text())
-            environment = Environment(
-                name=description.parent.name,
-                kind=str(facts["kind"]),
-                device=str(facts["device"]),
-                version=str(facts["version"]),
-                folder=description.parent,
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        if environment.python.exists():
-            environments.append(environment)
-    return environments
+    """Returns the complete environments by name."""
+    return complete_environments(Environment, environments_folder())
 
 
 def find_environment(kind: str, name: str = "") -> Environment:

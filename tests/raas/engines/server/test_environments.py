@@ -18,7 +18,7 @@ def installed(name: str, kind: str) -> Environment:
     folder = environments_folder() / name
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").touch()
-    environment = Environment(name=name, kind=kind, device="cpu", version="1.2", folder=folder)
+    environment = Environment(kind=kind, device="cpu", version="1.2", folder=folder)
     environment.describe()
     return environment
 

@@ -18,7 +18,7 @@ from astraflow.raas.engines.server.environments import Environment
 from astraflow.raas.engines.server.options import ServerOptions
 from tests.errors import raises_code
 
-CPU = Environment(name="e", kind="sglang", device="cpu", version="1", folder=Path("/env"))
+CPU = Environment(kind="sglang", device="cpu", version="1", folder=Path("/env"))
 CUDA = replace(CPU, device="cuda")
 DIALECTS: list[Dialect] = [sglang.SglangDialect(), vllm.VllmDialect()]
 

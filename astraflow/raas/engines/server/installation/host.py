@@ -69,7 +69,7 @@ def default_device(host: Host) -> str:
 def obstacles(release: EngineRelease, host: Host) -> list[str]:
     """Returns the reasons why this machine cannot run a release; empty if it can.
 
-    The Python release is not among them: another interpreter may be installed (`installation.find_python`).
+    The Python release is not among them: another interpreter may be installed (`find_python`).
     """
     reasons = []
     if host.system != "Linux":

@@ -8,34 +8,25 @@ virtual environment contain its path and break when it is renamed.
 """
 
 import ctypes
-import fcntl
 import importlib.util
 import os
-import re
 import shutil
-import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from astraflow.contract.errors import Conflict, InvalidInput, StorageFull
-from astraflow.raas.engines.server.environments import (
-    DESCRIPTION,
-    Environment,
-    environments_folder,
-    installed_environments,
-)
+from astraflow.raas.engines.server.environments import Environment, environments_folder, installed_environments
 from astraflow.raas.engines.server.installation.host import Host, obstacles
 from astraflow.raas.engines.server.installation.pip import Progress, pip_steps, run_pip
 from astraflow.raas.engines.server.installation.releases import EngineRelease
 from astraflow.runtime.folders.run_folders import HOME, home
+from astraflow.runtime.locks import exclusive_lock
 from astraflow.runtime.pip import run_logged
+from astraflow.runtime.virtual_environments import NAME, delete_environment, find_python, users_of
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _SPARE_BYTES = 10**9
 """Space for downloaded packages while they are unpacked."""
 
@@ -55,7 +46,7 @@ class EnvironmentState:
 def environment_states() -> list[EnvironmentState]:
     """Returns all environments by name, including incomplete ones."""
     complete = {environment.name: environment for environment in installed_environments()}
-    folders = sorted(path for path in environments_folder().glob("*") if path.is_dir() and _NAME.fullmatch(path.name))
+    folders = sorted(path for path in environments_folder().glob("*") if path.is_dir() and NAME.fullmatch(path.name))
     return [
         EnvironmentState(
             name=folder.name, folder=folder, environment=complete.get(folder.name), size_bytes=size_of(folder)
@@ -109,20 +100,12 @@ def install(
     Raises: Conflict while another process installs the environment or a server runs from it; InvalidInput, Unavailable,
     StorageFull when pip fails; errors of `check`.
     """
-    _check_name(name)
-    environment = Environment(
-        name=name,
-        kind=release.kind,
-        device=release.device,
-        version=release.version,
-        folder=environments_folder() / name,
-    )
-    with _locked(name):
-        _check_unused(environment.folder, "install into")
+    with _locked(name) as folder:
+        environment = Environment(kind=release.kind, device=release.device, version=release.version, folder=folder)
         log_file = home() / "logs" / "engines" / f"install-{name}.log"
         log_file.parent.mkdir(parents=True, exist_ok=True)
         progress(f"log: {log_file}")
-        (environment.folder / DESCRIPTION).unlink(missing_ok=True)
+        (folder / Environment.description).unlink(missing_ok=True)
         _create(release, environment, log_file, progress)
         for step in pip_steps(release):
             progress(step.title)
@@ -130,7 +113,7 @@ def install(
         progress("starting a server with a tiny model")
         progress(check(environment))
         environment.describe()
-    return environment
+        return environment
 
 
 def remove(name: str) -> int:
@@ -147,20 +130,15 @@ def remove(name: str) -> int:
             code="engine.unknown_environment",
         )
     with _locked(name):
-        _check_unused(folder, "remove")
         size = size_of(folder)
-        if folder.is_symlink():
-            folder.unlink()
-        else:
-            (folder / DESCRIPTION).unlink(missing_ok=True)  # from here on no node selects it
-            shutil.rmtree(folder)
-    return size
+        delete_environment(folder, Environment.description)
+        return size
 
 
 def missing_software(release: EngineRelease) -> list[str]:
     """Returns the software that is missing to install the release or to use it in a node, as texts."""
     missing = []
-    if release.python is not None and find_python(release) is None:
+    if release.python is not None and find_python(release.python) is None:
         python_version = ".".join(map(str, release.python))
         missing.append(
             f"its packages are pinned for Python {python_version}, and PATH has no python{python_version} (with venv)"
@@ -181,13 +159,6 @@ def missing_software(release: EngineRelease) -> list[str]:
     return missing
 
 
-def find_python(release: EngineRelease) -> str | None:
-    """Returns a Python interpreter for the environment: the running one or one on PATH; None if neither is suitable."""
-    if release.python is None or sys.version_info[:2] == release.python:
-        return sys.executable
-    return shutil.which(f"python{'.'.join(map(str, release.python))}")
-
-
 def size_of(folder: Path) -> int:
     """Returns the space that a folder takes on disk, in bytes; 0 without the folder."""
     total, inodes = 0, set()
@@ -206,7 +177,7 @@ def _create(release: EngineRelease, environment: Environment, log_file: Path, pr
         progress(f"continuing the installation in {environment.folder}")
         return
     progress(f"creating the virtual environment {environment.folder}")
-    python = find_python(release)
+    python = find_python(release.python)
     assert python is not None  # noqa: S101 (see check_can_install)
     command = [python, "-m", "venv", str(environment.folder)]
     tail = run_logged(command, log_file, on_line=lambda _line: None)
@@ -219,7 +190,7 @@ def _create(release: EngineRelease, environment: Environment, log_file: Path, pr
 
 
 def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise InvalidInput(
             f"cannot use {name!r} as the name of an environment: it is not 1 to 64 lower-case letters, digits, dots, "
             "underscores and hyphens; choose another",
@@ -227,31 +198,22 @@ def _check_name(name: str) -> None:
         )
 
 
-def _check_unused(folder: Path, action: str) -> None:
-    prefixes = {f"{folder}{os.sep}", f"{folder.resolve()}{os.sep}"}
-    users = []
-    for process in psutil.process_iter(["cmdline"]):
-        program = (process.info["cmdline"] or [""])[0]
-        if any(program.startswith(prefix) for prefix in prefixes):
-            users.append(process.pid)
-    if users:
-        raise Conflict(
-            f"cannot {action} the environment {folder.name!r}: the processes {', '.join(map(str, users))} run from it; "
-            "stop the nodes that use it first",
-            code="engine.environment_in_use",
-        )
-
-
 @contextmanager
-def _locked(name: str) -> Iterator[None]:
-    """Holds the lock of an environment. Raises: Conflict."""
-    environments_folder().mkdir(parents=True, exist_ok=True)
-    with (environments_folder() / f".{name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+def _locked(name: str) -> Iterator[Path]:
+    """Yields the folder of an environment that no process uses, while this process alone may change it. Raises:
+    InvalidInput, Conflict."""
+    _check_name(name)
+    folder = environments_folder() / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    refusal = Conflict(
+        f"cannot change the environment {name!r}: another process installs or removes it; wait for its end",
+        code="engine.environment_locked",
+    )
+    with exclusive_lock(folder.parent / f".{name}.lock", refusal=refusal):
+        if users := users_of(folder):
             raise Conflict(
-                f"cannot change the environment {name!r}: another process installs or removes it; wait for its end",
-                code="engine.environment_locked",
-            ) from None
-        yield
+                f"cannot change the environment {name!r}: the processes {users} run in it; stop the nodes that use it "
+                "first",
+                code="engine.environment_in_use",
+            )
+        yield folder
