@@ -1,4 +1,4 @@
-"""What tenants have, as the API lists it: models, and checkpoints by name."""
+"""Models and checkpoints of tenants, as the API lists them."""
 
 import json
 import shutil
@@ -10,8 +10,7 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput
 from astraflow.tinker import requests as api
 from astraflow.tinker.base_models import SharedBase, find_base
-from astraflow.tinker.records import checkpoint_folder, checkpoint_record, own, own_checkpoint, training_run
-from astraflow.tinker.store import CheckpointRow, ModelRow, RequestRow, Store, metadata_json
+from astraflow.tinker.store import CheckpointRow, ModelRow, RequestRow, Store, checkpoint_folder, metadata_json
 from astraflow.tinker.tenants import AuditLog
 
 
@@ -35,7 +34,7 @@ class Catalogue:
 
     def model_info(self, tenant: str, request: api.ModelRequest) -> dict[str, Any]:
         """Returns the facts of a model."""
-        model = self._model(tenant, request.model_id)
+        model = self._store.own(ModelRow, tenant, request.model_id)
         base = find_base(self._bases, model.base)
         data = {"arch": base.model.config.model_type, "model_name": base.name, "tokenizer_id": base.tokenizer_id}
         return {
@@ -49,25 +48,27 @@ class Catalogue:
 
     def training_runs(self, tenant: str) -> list[dict[str, Any]]:
         """Returns the models of a tenant, the newest first."""
-        return [training_run(row, self._store.checkpoints(tenant, row.id)) for row in self._store.models(tenant)]
+        return [_training_run(row, self._store.checkpoints(tenant, row.id)) for row in self._store.models(tenant)]
 
     def training_run(self, tenant: str, model_id: str) -> dict[str, Any]:
         """Returns a model of a tenant."""
-        return training_run(self._model(tenant, model_id), self._store.checkpoints(tenant, model_id))
+        model = self._store.own(ModelRow, tenant, model_id)
+        return _training_run(model, self._store.checkpoints(tenant, model_id))
 
     def checkpoints(self, tenant: str, model_id: str = "") -> list[dict[str, Any]]:
         """Returns the checkpoints of a tenant, or of one of its models."""
         if model_id:
-            self._model(tenant, model_id)
-        return [checkpoint_record(row) for row in self._store.checkpoints(tenant, model_id)]
+            self._store.own(ModelRow, tenant, model_id)
+        return [_checkpoint(row) for row in self._store.checkpoints(tenant, model_id)]
 
     def delete_checkpoint(self, tenant: str, path: str) -> None:
         """Deletes a checkpoint."""
-        self._remove(own_checkpoint(self._store, tenant, path))
+        self._remove(self._store.own(CheckpointRow, tenant, path))
 
     def weights_info(self, tenant: str, request: api.WeightsInfo) -> dict[str, Any]:
-        """Returns what a client must know to load a checkpoint."""
-        model = self._model(tenant, own_checkpoint(self._store, tenant, request.tinker_path).model)
+        """Returns the facts that a client needs to load a checkpoint."""
+        checkpoint = self._store.own(CheckpointRow, tenant, request.tinker_path)
+        model = self._store.own(ModelRow, tenant, checkpoint.model)
         kinds = {find_base(self._bases, model.base).target_modules[name] for name in model.targets.split(",")}
         return {
             "base_model": model.base,
@@ -81,7 +82,7 @@ class Catalogue:
     def check_free(self, model: ModelRow, name: str, *, is_repeated: bool) -> None:
         """Checks that a model has no checkpoint of a name, unless the same request wrote it. Raises: InvalidInput."""
         path = f"tinker://{model.id}/weights/{name}"
-        if self._store.checkpoint(path) is not None and not is_repeated:
+        if self._store.find(CheckpointRow, path) is not None and not is_repeated:
             raise InvalidInput(
                 f"cannot save {path!r}: it exists; take another name, or set overwrite", code="tinker.checkpoint_exists"
             )
@@ -111,5 +112,39 @@ class Catalogue:
         shutil.rmtree(checkpoint_folder(self._folder, row.path), ignore_errors=True)
         self._audit.write(row.tenant, "delete_checkpoint", row.path)
 
-    def _model(self, tenant: str, model: str) -> ModelRow:
-        return own(self._store.model(model), tenant, "model", model)
+
+def _training_run(model: ModelRow, saved: list[CheckpointRow]) -> dict[str, Any]:
+    """Returns a model as the API lists it. saved: its checkpoints, the newest first."""
+    newest = {row.kind: _checkpoint(row) for row in reversed(saved)}
+    return {
+        "training_run_id": model.id,
+        "base_model": model.base,
+        "model_owner": model.tenant,
+        "is_lora": True,
+        "lora_rank": model.rank,
+        "last_request_time": _utc(model.created_at),
+        "last_checkpoint": newest.get("training"),
+        "last_sampler_checkpoint": newest.get("sampler"),
+        "user_metadata": _texts(model.metadata),
+    }
+
+
+def _checkpoint(row: CheckpointRow) -> dict[str, Any]:
+    """Returns a checkpoint as the API lists it."""
+    return {
+        "checkpoint_id": row.path.removeprefix("tinker://").partition("/")[2],
+        "checkpoint_type": row.kind,
+        "time": _utc(row.created_at),
+        "tinker_path": row.path,
+        "size_bytes": row.size_bytes,
+        "user_metadata": _texts(row.metadata),
+        "expires_at": None if row.expires_at is None else _utc(row.expires_at),
+    }
+
+
+def _texts(metadata: str) -> dict[str, str]:
+    return {name: str(value) for name, value in json.loads(metadata).items()}
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

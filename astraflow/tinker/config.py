@@ -1,12 +1,9 @@
 """Configuration of the server: base models, tenants and limits, from a TOML file."""
 
-import tomllib
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pydantic import Field, field_validator
 
-from astraflow.contract.errors import InvalidInput
 from astraflow.models.precision import ComputeDtype
 from astraflow.runtime.config.base import Config
 
@@ -59,14 +56,3 @@ class TinkerOptions(Config):
         if invalid := [name for name in tenants if not name.isidentifier() or not name.isascii()]:
             raise ValueError(f"invalid name {invalid[0]!r}; use letters, digits and underscores")
         return tenants
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Reads a TOML file. Raises: InvalidInput."""
-        try:
-            values = tomllib.loads(path.read_text())
-        except (OSError, ValueError) as problem:
-            raise InvalidInput(
-                f"cannot read the configuration {str(path)!r}: {problem}; correct it", code="tinker.unreadable_config"
-            ) from None
-        return cls.parse(values, where="tinker")

@@ -12,10 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from astraflow.runtime.logs import get_logger
-
-log = get_logger()
-
 
 class Work(Protocol):
     """Work that is divided into passes."""
@@ -62,10 +58,6 @@ class Executor:
             self._begin(tenant)
             self._tenants[tenant].queues.setdefault(queue, deque()).append(work)
             self._wake.notify()
-
-    def used(self) -> Mapping[str, float]:
-        """Returns the tokens of each tenant by its share."""
-        return {name: tenant.used for name, tenant in self._tenants.items()}
 
     def _begin(self, name: str) -> None:
         tenant = self._tenants[name]

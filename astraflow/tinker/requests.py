@@ -1,9 +1,8 @@
 """JSON requests of the Tinker API, release 0.38 of the SDK. What the server does not serve is refused by its name."""
 
-import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AliasChoices, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, AliasChoices, Field, StringConstraints, model_validator
 
 from astraflow.runtime.config.base import Config
 
@@ -14,22 +13,22 @@ Metadata = dict[Annotated[str, StringConstraints(max_length=200)], Any]
 Lifetime = Annotated[int, Field(ge=3600, le=10 * 366 * 86_400)]
 """Seconds after which a checkpoint is deleted."""
 Sequence = Annotated[int, Field(ge=0, lt=2**53)]
-CHECKPOINT = re.compile(r"tinker://([A-Za-z0-9_-]+:train:\d+)/(weights|sampler_weights)/([A-Za-z0-9_-][A-Za-z0-9._-]*)")
-"""Path of a checkpoint: its model, its kind and its name."""
+
+
+def _refuse(value: Any) -> Any:
+    if value is not None and value is not False:
+        raise ValueError("this server does not serve the field; leave it out")
+    return value
+
+
+NotServed = Annotated[Any, AfterValidator(_refuse)]
+"""Field that the SDK sends as null or false unless a script sets it."""
 
 
 class TinkerRequest(Config):
-    """Request of which some fields are served only with the value that the SDK sends by default."""
+    """Request. type: its name in the SDK."""
 
-    not_served: ClassVar[tuple[str, ...]] = ()
     type: str = ""
-
-    @model_validator(mode="after")
-    def _has_served_fields_only(self) -> Self:
-        for name in self.not_served:
-            if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
-                raise ValueError(f"this server does not serve the field {name!r}; leave it out")
-        return self
 
 
 class CreateSession(TinkerRequest):
@@ -125,7 +124,6 @@ class SaveWeightsForSampler(ModelRequest):
 class LoadWeights(TinkerRequest):
     """Restores a checkpoint into a model, or into a new one of a session."""
 
-    not_served: ClassVar = ("weights_access_token", "optimizer_config")
     model_id: Id | None = None
     seq_id: Sequence | None = None
     session_id: Id | None = None
@@ -134,8 +132,8 @@ class LoadWeights(TinkerRequest):
     user_metadata: Metadata | None = None
     path: str = Field(max_length=500)
     optimizer: bool
-    optimizer_config: OptimizerConfig | None = None
-    weights_access_token: str | None = None
+    optimizer_config: NotServed = None
+    weights_access_token: NotServed = None
 
     @model_validator(mode="after")
     def _names_one_model(self) -> Self:
@@ -169,7 +167,7 @@ class ModelInput(Config):
 
 
 class SamplingParams(Config):
-    """How tokens are drawn."""
+    """Options of the drawing of tokens."""
 
     max_tokens: int | None = Field(default=None, ge=1)
     seed: int | None = None
@@ -182,14 +180,6 @@ class SamplingParams(Config):
 class Sample(TinkerRequest):
     """Continuations of a prompt."""
 
-    not_served: ClassVar = (
-        "base_model",
-        "model_path",
-        "target_prompt_logprobs",
-        "prompt_alt_tokens_k",
-        "prompt_logprobs_last_n",
-        "record_stability_info",
-    )
     sampling_session_id: Id
     seq_id: Sequence
     num_samples: int = Field(default=1, ge=1, le=1024)
@@ -198,17 +188,13 @@ class Sample(TinkerRequest):
     prompt_logprobs: bool | None = None
     topk_prompt_logprobs: int = Field(default=0, ge=0, le=64)
     topk_sample_logprobs: int = Field(default=0, ge=0, le=64)
-    base_model: str | None = None
-    model_path: str | None = None
-    target_prompt_logprobs: dict[str, Any] | None = None
-    prompt_alt_tokens_k: int = 0
-    prompt_logprobs_last_n: int | None = None
-    record_stability_info: bool | None = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _absent_is_false(cls, values: Any) -> Any:
-        return {**values, "record_stability_info": values.get("record_stability_info") or False}
+    base_model: NotServed = None
+    model_path: NotServed = None
+    target_prompt_logprobs: NotServed = None
+    prompt_alt_tokens_k: Literal[0] = 0
+    """Not served."""
+    prompt_logprobs_last_n: NotServed = None
+    record_stability_info: NotServed = None
 
 
 class RetrieveFuture(TinkerRequest):

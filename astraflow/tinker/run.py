@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from astraflow.contract.errors import Conflict
+from astraflow.runtime.config.toml import read_toml
 from astraflow.runtime.http.guard import BrowserGuard
 from astraflow.runtime.http.hosts import is_loopback
 from astraflow.runtime.http.json_service import run_json_service
@@ -35,7 +36,7 @@ async def serving_tinker(options: TinkerOptions, folder: Path, *, host: str, por
 
 def run_tinker(config: Path, directory: Path, *, host: str, port: int) -> int:
     """Runs the server until a signal; returns the exit code. Raises: InvalidInput."""
-    options = TinkerOptions.read(config)
+    options = TinkerOptions.parse(read_toml(config), where="tinker")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     in_use = Conflict(
         f"cannot serve from {str(directory)!r}: another server uses it; stop it, or give another directory",

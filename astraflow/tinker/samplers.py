@@ -11,9 +11,8 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.tinker import requests as api
 from astraflow.tinker.base_models import SharedBase, find_base
 from astraflow.tinker.executor import Executor
-from astraflow.tinker.records import checkpoint_folder, own, own_checkpoint, sampler_folder
 from astraflow.tinker.sampling import SamplerRun, sample_job
-from astraflow.tinker.store import ModelRow, RequestRow, SamplerRow, Store
+from astraflow.tinker.store import ModelRow, RequestRow, SamplerRow, Store, checkpoint_folder, sampler_folder
 from astraflow.tinker.tenant_models import sampling_adapters
 from astraflow.tinker.work import Outcome, Settle
 
@@ -36,14 +35,12 @@ class Samplers:
         self._executor = executor
         self._settle = settle
         self._runs: OrderedDict[str, SamplerRun] = OrderedDict()
-        self._sampling: dict[str, SamplerRun] = {}
-        """Requests in progress."""
 
     def create(self, tenant: str, request: api.CreateSamplingSession) -> str:
         """Creates a sampler of a base or of a checkpoint, in a session of the tenant; returns its id."""
         if request.model_path is not None:
-            saved = own_checkpoint(self._store, tenant, request.model_path, kind="sampler")
-            model = own(self._store.model(saved.model), tenant, "model", saved.model)
+            saved = self._store.own_checkpoint(tenant, request.model_path, kind="sampler")
+            model = self._store.own(ModelRow, tenant, saved.model)
             base, path = model.base, str(checkpoint_folder(Path(), saved.path))
         elif request.base_model is not None:
             base, path = find_base(self._bases, request.base_model).name, ""
@@ -74,14 +71,12 @@ class Samplers:
 
     def info(self, tenant: str, sampler: str) -> dict[str, Any]:
         """Returns the facts of a sampling session."""
-        row = own(self._store.sampler(sampler), tenant, "sampling session", sampler)
+        row = self._store.own(SamplerRow, tenant, sampler)
         return {"sampler_id": row.id, "base_model": row.base, "model_path": None}
 
     def checked(self, tenant: str, request: api.Sample) -> RequestRow:
         """Returns a request as it is stored. Raises: InvalidInput naming the field."""
-        sampler = own(
-            self._store.sampler(request.sampling_session_id), tenant, "sampling session", request.sampling_session_id
-        )
+        sampler = self._store.own(SamplerRow, tenant, request.sampling_session_id)
         row = RequestRow(
             id=f"{sampler.id}:{request.seq_id}",
             owner=sampler.id,
@@ -90,40 +85,29 @@ class Samplers:
             kind="sample",
             body=request.model_dump_json().encode(),
         )
-        sample_job(row.id, request, find_base(self._bases, sampler.base), lambda _answer, _tokens: None)
+        sample_job(row.id, request, find_base(self._bases, sampler.base), lambda _outcome: None)
         return row
 
     def submit(self, row: RequestRow) -> None:
         """Hands a stored request to its sampler."""
-        sampler = own(self._store.sampler(row.owner), row.tenant, "sampling session", row.owner)
-        loop, run = asyncio.get_running_loop(), self._run(sampler)
+        sampler, loop = self._store.own(SamplerRow, row.tenant, row.owner), asyncio.get_running_loop()
+        run = self._run(sampler)
 
-        def settle(answer: bytes | Exception, tokens: int) -> None:
-            is_ok = isinstance(answer, bytes)
-            outcome = Outcome(
-                answer=answer if isinstance(answer, bytes) else str(answer).encode(),
-                kind="ok" if is_ok else "server",
-                tokens=tokens,
-            )
-            loop.call_soon_threadsafe(self._end, row, outcome)
+        def settle(outcome: Outcome) -> None:
+            loop.call_soon_threadsafe(self._settle, row, outcome)
 
-        self._sampling[row.id] = run
         request = api.Sample.model_validate_json(row.body)
         if run.add(sample_job(row.id, request, find_base(self._bases, sampler.base), settle)):
             self._executor.submit(row.tenant, sampler.id, run)
 
-    def cancel(self, request_id: str) -> None:
+    def cancel(self, request: RequestRow) -> None:
         """Ends a request with what it has sampled; nothing for one that has ended."""
-        if request_id in self._sampling:
-            self._sampling[request_id].cancel(request_id)
-
-    def _end(self, row: RequestRow, outcome: Outcome) -> None:
-        self._sampling.pop(row.id, None)
-        self._settle(row, outcome)
+        if run := self._runs.get(request.owner):
+            run.cancel(request.id)
 
     def _run(self, sampler: SamplerRow) -> SamplerRun:
         if sampler.id not in self._runs:
-            idle = [name for name, run in self._runs.items() if run.is_idle]
+            idle = [name for name in self._runs if not self._store.has_unanswered(name)]
             for name in idle[: max(0, len(idle) - MAX_IDLE + 1)]:
                 del self._runs[name]
             base, folder = find_base(self._bases, sampler.base), self._folder / sampler.path

@@ -22,6 +22,7 @@ from astraflow.runtime.logs import get_logger
 from astraflow.tinker.base_models import SharedBase
 from astraflow.tinker.requests import Sample
 from astraflow.tinker.training_data import Float32Array, Int64Array, check_tokens
+from astraflow.tinker.work import Outcome
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.wire.pb import tinker_pb2 as pb
 
@@ -32,9 +33,6 @@ _NO_LOGPROB = -99999.0
 STEPS = 16
 """Tokens of each sequence between two chances of other tenants."""
 
-Settle = Callable[[bytes | Exception, int], None]
-"""Takes a SampleResponse or the error, and the tokens that the request took. From any thread."""
-
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SampleJob:
@@ -44,16 +42,13 @@ class SampleJob:
     prompt: Int32Array
     sequences: list[Sequence]
     request: Sample
-    settle: Settle
+    settle: Callable[[Outcome], None]
+    """Takes the result, a SampleResponse. From any thread."""
     ended: dict[Sequence, Finish] = field(default_factory=dict)
     is_cancelled: bool = False
 
-    def end(self, sequence: Sequence, finish: Finish) -> None:
-        """Notes the end of a sequence."""
-        self.ended[sequence] = finish
 
-
-def sample_job(request_id: str, request: Sample, base: SharedBase, settle: Settle) -> SampleJob:
+def sample_job(request_id: str, request: Sample, base: SharedBase, settle: Callable[[Outcome], None]) -> SampleJob:
     """Returns the job of a request. Raises: InvalidInput naming the field."""
     prompt = np.array([token for chunk in request.prompt.chunks for token in chunk.tokens], dtype=np.int32)
     check_tokens(prompt, "prompt", base.limits)
@@ -83,12 +78,6 @@ class SamplerRun:
         self._waiting: deque[Sequence] = deque()
         self._is_queued = False
 
-    @property
-    def is_idle(self) -> bool:
-        """True if no request is left. From any thread."""
-        with self._lock:
-            return not self._is_queued
-
     def add(self, job: SampleJob) -> bool:
         """Adds a request; returns whether the run must be queued for it. From any thread."""
         with self._lock:
@@ -99,8 +88,7 @@ class SamplerRun:
     @torch.no_grad()
     def advance(self) -> tuple[int, bool]:
         """Admits new requests and decodes some tokens."""
-        cost = 0
-        cost += self._begin_jobs()
+        cost = self._begin_jobs()
         self._base.model.eval()
         try:
             if self._adapters is None:
@@ -131,11 +119,8 @@ class SamplerRun:
         with self._lock:
             jobs, self._new = list(self._new), deque()
             self._jobs |= {job.id: job for job in jobs}
-        cost = 0
-        for job in jobs:
-            self._waiting.extend(job.sequences)
-            cost += len(job.prompt)
-        return cost
+        self._waiting.extend(sequence for job in jobs for sequence in job.sequences)
+        return sum(len(job.prompt) for job in jobs)
 
     def _drop_cancelled(self) -> None:
         dropped = {id(s) for job in self._jobs.values() if job.is_cancelled for s in job.sequences}
@@ -149,8 +134,7 @@ class SamplerRun:
 
     def _note(self, ended: list[EndedSequence]) -> None:
         for end in ended:
-            job = self._jobs[end.sequence.request_id]
-            job.end(end.sequence, end.finish)
+            self._jobs[end.sequence.request_id].ended[end.sequence] = end.finish
 
     def _settle(self) -> None:
         complete = [job for job in self._jobs.values() if len(job.ended) == len(job.sequences)]
@@ -162,9 +146,9 @@ class SamplerRun:
                     response = _response(job, self._base)
             except Exception as problem:  # such as a lack of memory for the scores of a prompt
                 log.exception("sampling_failed", sequences=len(job.sequences))
-                job.settle(problem, tokens)
+                job.settle(Outcome.failed(problem, tokens=tokens))
             else:
-                job.settle(response, tokens)
+                job.settle(Outcome(answer=response, kind="ok", tokens=tokens))
 
     def _fail(self, problem: Exception) -> None:
         self._batcher.evict()
@@ -172,7 +156,7 @@ class SamplerRun:
         with self._lock:
             jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
-            job.settle(problem, len(job.prompt))
+            job.settle(Outcome.failed(problem, tokens=len(job.prompt)))
 
 
 def _sampling(request: Sample, base: SharedBase, *, limit: int) -> Sampling:
@@ -227,14 +211,12 @@ def _response(job: SampleJob, base: SharedBase) -> bytes:
             ids, logprobs = columns[TokenColumn.TOP_TOKENS], columns[TokenColumn.TOP_LOGPROBS]
             sampled.topk_sampled_logprobs.CopyFrom(_topk(ids, logprobs.astype(np.float32)))
     top = job.request.topk_prompt_logprobs
-    if job.request.prompt_logprobs:
-        values = np.concatenate([[np.nan], _prompt_scores(job.prompt, base, top=0)[1][:, 0]])
-        response.prompt_logprobs = values.astype("<f4").tobytes()
-    if top:
-        ids, logprobs = _prompt_scores(job.prompt, base, top=top)
-        absent = np.zeros((1, ids.shape[1]), dtype=np.int64), np.full((1, ids.shape[1]), _NO_LOGPROB)
-        joined = _topk(np.concatenate([absent[0], ids]), np.concatenate([absent[1], logprobs]))
-        response.topk_prompt_logprobs.CopyFrom(joined)
+    if job.request.prompt_logprobs or top:
+        logprobs, likely = _prompt_scores(job.prompt, base, top=top)
+        if job.request.prompt_logprobs:
+            response.prompt_logprobs = logprobs.astype("<f4").tobytes()
+        if top:
+            response.topk_prompt_logprobs.CopyFrom(_topk(*likely))
     return response.SerializeToString()
 
 
@@ -248,22 +230,26 @@ def _topk(ids: Int64Array, logprobs: Float32Array) -> pb.TopkLogprobs:
     )
 
 
-def _prompt_scores(prompt: Int32Array, base: SharedBase, *, top: int) -> tuple[Int64Array, Float32Array]:
-    """Returns tokens and logprobs after each token of the prompt but the last, `[n - 1, k]`: of the next token, or of
-    the `top` most likely ones."""
-    tokens = torch.from_numpy(prompt.astype(np.int64))
-    count = len(tokens)
-    if count == 1:
-        return np.zeros((0, max(top, 1)), dtype=np.int64), np.zeros((0, max(top, 1)), dtype=np.float32)
-    pack = Pack(
-        input_ids=tokens,
-        positions=torch.arange(count),
-        segments=(Segment(begin=0, end=count),),
-        predictors=torch.arange(count - 1),
-        targets=tokens[1:],
-        top=top,
-    )
-    scores = base.scorer.eval()(base.scorer.inputs(pack))
-    if top:
-        return scores.top_tokens.cpu().numpy(), scores.top_logprobs.float().cpu().numpy()
-    return tokens[1:, None].numpy(), scores.logprobs[:, None].float().cpu().numpy()
+def _prompt_scores(
+    prompt: Int32Array, base: SharedBase, *, top: int
+) -> tuple[Float32Array, tuple[Int64Array, Float32Array]]:
+    """Returns the logprob of each token of the prompt, `[n]`, and the `top` most likely tokens in its place with their
+    logprobs, `[n, top]`; the first token has none."""
+    count = len(prompt)
+    logprobs = np.full(count, np.nan, dtype=np.float32)
+    ids, likely = np.zeros((count, top), dtype=np.int64), np.full((count, top), _NO_LOGPROB, dtype=np.float32)
+    if count > 1:
+        tokens = torch.from_numpy(prompt.astype(np.int64))
+        pack = Pack(
+            input_ids=tokens,
+            positions=torch.arange(count),
+            segments=(Segment(begin=0, end=count),),
+            predictors=torch.arange(count - 1),
+            targets=tokens[1:],
+            top=top,
+        )
+        scores = base.scorer.eval()(base.scorer.inputs(pack))
+        logprobs[1:] = scores.logprobs.float().cpu().numpy()
+        if top:
+            ids[1:], likely[1:] = scores.top_tokens.cpu().numpy(), scores.top_logprobs.float().cpu().numpy()
+    return logprobs, (ids, likely)

@@ -11,7 +11,7 @@ import secrets
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,21 +20,17 @@ import torch
 from pydantic import BaseModel
 
 from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput, RateLimited
-from astraflow.runtime.logs import get_logger
 from astraflow.tinker import requests as api
 from astraflow.tinker.base_models import SharedBase, chosen_targets, find_base
 from astraflow.tinker.catalogue import Catalogue
 from astraflow.tinker.config import TinkerOptions
 from astraflow.tinker.executor import Executor
-from astraflow.tinker.records import check_quota, checkpoint_folder, own, own_checkpoint, unknown
 from astraflow.tinker.samplers import Samplers
-from astraflow.tinker.store import ModelRow, RequestRow, Store, metadata_json
+from astraflow.tinker.store import ModelRow, RequestRow, SessionRow, Store, checkpoint_folder, metadata_json
 from astraflow.tinker.tenants import AuditLog, Tenants
 from astraflow.tinker.training_data import parse_request, training_data
 from astraflow.tinker.work import ModelWork, Outcome, Workshop
 from astraflow.trainer.backends.state.adapters import AdapterRecord
-
-log = get_logger()
 
 CREATED = 1
 """Number of the request that created a model; those of its client follow."""
@@ -57,11 +53,8 @@ class TinkerServer:
         self._executor = Executor(shares, on_start=lambda: torch.set_num_threads(options.threads))
         self.samplers = Samplers(folder, bases, self._store, self._executor, self._keep)
         self.catalogue = Catalogue(folder, bases, self._store, self.audit)
-        """What tenants have."""
         self._loaded: OrderedDict[str, str] = OrderedDict()
         """Loaded models and their tenants, the one that was used last at the end."""
-        self._pending: dict[str, int] = {}
-        """Requests of each loaded model that are not answered."""
         self._answered: dict[str, asyncio.Event] = {}
 
     def start(self) -> None:
@@ -73,7 +66,7 @@ class TinkerServer:
             try:
                 (self.samplers.submit if request.kind == "sample" else self._compute)(request)
             except AstraFlowError as problem:  # such as a base model that is not configured any more
-                self._keep(request, Outcome(answer=str(problem).encode(), kind="server", tokens=0))
+                self._keep(request, Outcome.failed(problem, tokens=0))
         self._executor.start()
 
     async def close(self) -> None:
@@ -85,53 +78,43 @@ class TinkerServer:
     def create_session(self, tenant: str, request: api.CreateSession) -> dict[str, Any]:
         """Begins a session."""
         session = f"session-{secrets.token_hex(12)}"
-        self._store.add_session(session, tenant)
+        self._store.add(SessionRow(id=session, tenant=tenant, created_at=time.time()))
         self.audit.write(tenant, "create_session", session)
         return {"type": "create_session", "session_id": session}
 
     def heartbeat(self, tenant: str, request: api.SessionRequest) -> dict[str, Any]:
         """Answers that a session exists."""
-        self.check_session(tenant, request.session_id)
+        self._store.own(SessionRow, tenant, request.session_id)
         return {"type": "session_heartbeat"}
 
     def finish(self, tenant: str, session: str) -> None:
         """Deletes the snapshots of a session that is over; its models and checkpoints stay."""
-        self.check_session(tenant, session)
+        self._store.own(SessionRow, tenant, session)
         self.samplers.drop_snapshots(session, keep=0)
-
-    def check_session(self, tenant: str, session: str) -> None:
-        """Checks that a session is the tenant's. Raises: UnknownPolicy."""
-        if self._store.session_tenant(session) != tenant:
-            raise unknown("session", session)
 
     def create_model(self, tenant: str, request: api.CreateModel) -> dict[str, Any]:
         """Creates a model with new adapters."""
-        self.check_session(tenant, request.session_id)
         base, config = find_base(self._bases, request.base_model), request.lora_config
         self._check_rank(tenant, config.rank)
-        row = ModelRow(
-            id=f"{request.session_id}:train:{request.model_seq_id}",
-            tenant=tenant,
-            session=request.session_id,
+        return self._create(
+            tenant,
+            request,
             base=base.name,
             rank=config.rank,
             seed=secrets.randbits(62) if config.seed is None else config.seed,
-            targets=",".join(chosen_targets(base, attention=config.train_attn, mlp=config.train_mlp)),
-            metadata=metadata_json(request.user_metadata),
-            created_at=time.time(),
+            targets=chosen_targets(base, attention=config.train_attn, mlp=config.train_mlp),
         )
-        return self._create(row, "create_model", request)
 
     def forward_backward(self, tenant: str, body: bytes) -> dict[str, Any]:
         """Accepts training data."""
         message = parse_request(body)
-        model = self._model(tenant, message.model_id)
+        model = self._store.own(ModelRow, tenant, message.model_id)
         training_data(message, find_base(self._bases, model.base).limits)
         return self._accept(model, message.seq_id, "forward_backward", body)
 
     def submit(self, tenant: str, request: api.ModelRequest) -> dict[str, Any]:
         """Accepts another request to a model."""
-        model = self._model(tenant, request.model_id)
+        model = self._store.own(ModelRow, tenant, request.model_id)
         if isinstance(request, api.SaveWeights) and not request.overwrite:
             self.catalogue.check_free(model, request.path, is_repeated=self._is_known(model, request.seq_id))
         if isinstance(request, api.SaveWeightsForSampler) and (request.path is None) == (
@@ -146,12 +129,11 @@ class TinkerServer:
 
     def load_weights(self, tenant: str, request: api.LoadWeights) -> dict[str, Any]:
         """Restores a checkpoint, into a new model if the request names a session."""
-        saved = own_checkpoint(self._store, tenant, request.path, kind="training")
+        saved = self._store.own_checkpoint(tenant, request.path, kind="training")
         if request.model_id is not None:
-            return self._accept(self._model(tenant, request.model_id), request.seq_id, "load_weights", _dumped(request))
-        assert request.session_id is not None  # noqa: S101 (checked by the request)
-        self.check_session(tenant, request.session_id)
-        source = self._store.model(saved.model)
+            model = self._store.own(ModelRow, tenant, request.model_id)
+            return self._accept(model, request.seq_id, "load_weights", _dumped(request))
+        source = self._store.find(ModelRow, saved.model)
         adapters = AdapterRecord.read(checkpoint_folder(self._folder, saved.path))
         if source is None or adapters is None or request.base_model not in (None, source.base):
             raise InvalidInput(
@@ -159,22 +141,18 @@ class TinkerServer:
                 f"{source.base if source else 'an unknown model'!r}; leave base_model out",
                 code="tinker.other_base",
             )
-        row = ModelRow(
-            id=f"{request.session_id}:train:{request.model_seq_id}",
-            tenant=tenant,
-            session=request.session_id,
+        return self._create(
+            tenant,
+            request,
             base=source.base,
             rank=adapters.rank,
             seed=source.seed,
-            targets=",".join(adapters.target_modules),
-            metadata=metadata_json(request.user_metadata),
-            created_at=time.time(),
+            targets=adapters.target_modules,
         )
-        return self._create(row, "load_weights", request)
 
     def create_sampling_session(self, tenant: str, request: api.CreateSamplingSession) -> dict[str, Any]:
         """Creates a sampler of a base or of a checkpoint."""
-        self.check_session(tenant, request.session_id)
+        self._store.own(SessionRow, tenant, request.session_id)
         sampler = self.samplers.create(tenant, request)
         return {"type": "create_sampling_session", "sampling_session_id": sampler}
 
@@ -186,13 +164,12 @@ class TinkerServer:
 
     def cancel(self, tenant: str, request: api.RetrieveFuture) -> dict[str, Any]:
         """Ends a sampling request with what it has sampled; nothing for one that has ended."""
-        own(self._store.request(request.request_id), tenant, "request", request.request_id)
-        self.samplers.cancel(request.request_id)
+        self.samplers.cancel(self._store.own(RequestRow, tenant, request.request_id))
         return {}
 
     async def answer(self, tenant: str, request_id: str, *, wait_s: float) -> RequestRow:
         """Waits for the answer of a request; returns the request without one after `wait_s`. Raises: UnknownPolicy."""
-        row = own(self._store.request(request_id), tenant, "request", request_id)
+        row = self._store.own(RequestRow, tenant, request_id)
         if row.outcome is None:
             event = self._answered.setdefault(request_id, asyncio.Event())
             try:
@@ -200,13 +177,13 @@ class TinkerServer:
                     await event.wait()
             except TimeoutError:
                 return row
-            row = own(self._store.request(request_id), tenant, "request", request_id)
+            row = self._store.own(RequestRow, tenant, request_id)
         return row
 
     def unload(self, tenant: str, request: api.ModelRequest) -> dict[str, Any]:
         """Accepts that a model leaves the memory; it is restored when it is used again."""
-        model = self._model(tenant, request.model_id)
-        if self._pending.get(model.id):
+        model = self._store.own(ModelRow, tenant, request.model_id)
+        if self._store.has_unanswered(model.id):
             raise RateLimited(
                 f"cannot unload {model.id!r}: it has requests without an answer; send the request again when they are "
                 "answered",
@@ -221,11 +198,33 @@ class TinkerServer:
             self._release(model.id)
         return {"request_id": row.id, "model_id": model.id}
 
-    def _create(self, row: ModelRow, kind: str, request: BaseModel) -> dict[str, Any]:
-        if self._store.model(row.id) is None:
-            check_quota(self._store, row.tenant, self._options.tenants[row.tenant])
+    def _create(
+        self,
+        tenant: str,
+        request: api.CreateModel | api.LoadWeights,
+        *,
+        base: str,
+        rank: int,
+        seed: int,
+        targets: Sequence[str],
+    ) -> dict[str, Any]:
+        session = self._store.own(SessionRow, tenant, request.session_id or "").id
+        row = ModelRow(
+            id=f"{session}:train:{request.model_seq_id}",
+            tenant=tenant,
+            session=session,
+            base=base,
+            rank=rank,
+            seed=seed,
+            targets=",".join(targets),
+            metadata=metadata_json(request.user_metadata),
+            created_at=time.time(),
+        )
+        kind = "create_model" if isinstance(request, api.CreateModel) else "load_weights"
+        if self._store.find(ModelRow, row.id) is None:
+            self._check_quota(tenant)
             self._store.add(row)
-            self.audit.write(row.tenant, kind, row.id)
+            self.audit.write(tenant, kind, row.id)
         return self._accept(row, CREATED - 1, kind, _dumped(request))
 
     def _accept(self, model: ModelRow, seq_id: int | None, kind: str, body: bytes) -> dict[str, Any]:
@@ -246,14 +245,14 @@ class TinkerServer:
 
     def _begin(self, row: RequestRow) -> dict[str, Any]:
         if not self._is_repeated(row):
-            check_quota(self._store, row.tenant, self._options.tenants[row.tenant])
+            self._check_quota(row.tenant)
             self._store.accept(row)
             (self.samplers.submit if row.kind == "sample" else self._compute)(row)
         return {"request_id": row.id, "model_id": row.owner}
 
     def _is_repeated(self, row: RequestRow) -> bool:
         """Returns whether the request was accepted before. Raises: Conflict for another one with its number."""
-        earlier = self._store.request(row.id)
+        earlier = self._store.find(RequestRow, row.id)
         if earlier is not None and earlier.kind != row.kind:
             raise Conflict(
                 f"cannot accept {row.kind}: request {row.id!r} was {earlier.kind}; number the requests of a model",
@@ -263,15 +262,13 @@ class TinkerServer:
 
     def _compute(self, request: RequestRow) -> None:
         """Hands a request to its model."""
-        model = self._store.model(request.owner)
-        assert model is not None  # noqa: S101 (its row is older than its requests)
+        model = self._store.own(ModelRow, request.tenant, request.owner)
         is_new = model.id not in self._loaded
         earlier = self._store.since_state(model.id, before=request.number) if is_new else []
         if is_new:
             self._make_room(model.tenant)
         self._loaded[model.id] = model.tenant
         self._loaded.move_to_end(model.id)
-        self._pending[model.id] = self._pending.get(model.id, 0) + 1
         work = ModelWork(
             request,
             lambda: self._workshop.passes(request, model, earlier),
@@ -284,7 +281,7 @@ class TinkerServer:
         """Unloads the tenant's models that were used longest ago, until one more fits; they are restored when they are
         used again."""
         own = [model for model, owner in self._loaded.items() if owner == tenant]
-        idle = [model for model in own if not self._pending.get(model)]
+        idle = [model for model in own if not self._store.has_unanswered(model)]
         for model in idle[: max(0, len(own) - self._options.tenants[tenant].max_models + 1)]:
             self._release(model)
 
@@ -309,16 +306,14 @@ class TinkerServer:
             for older in states.iterdir():
                 if older.name.isdigit() and int(older.name) < state:
                     shutil.rmtree(older, ignore_errors=True)
-        if request.owner in self._pending:
-            self._pending[request.owner] -= 1
         if event := self._answered.pop(request.id, None):
             event.set()
 
     def _keep_saved(self, request: RequestRow, outcome: Outcome) -> None:
         """Records what a request has saved."""
-        model = self._store.model(request.owner) if request.kind in _SAVES else None
-        if model is None:
+        if request.kind not in _SAVES:
             return
+        model = self._store.own(ModelRow, request.tenant, request.owner)
         answer = json.loads(outcome.answer)
         if sampler := answer.get("sampling_session_id"):
             self.samplers.add_snapshot(model, sampler)
@@ -326,7 +321,10 @@ class TinkerServer:
             self.catalogue.add(model, request, answer["path"])
 
     def _is_known(self, model: ModelRow, seq_id: int | None) -> bool:
-        return self._store.request(f"{model.id}:{(seq_id or 0) + CREATED}") is not None
+        return self._store.find(RequestRow, f"{model.id}:{(seq_id or 0) + CREATED}") is not None
+
+    def _check_quota(self, tenant: str) -> None:
+        self.tenants.check_quota(tenant, tokens=self._store.tokens(tenant), waiting=self._store.waiting(tenant))
 
     def _check_rank(self, tenant: str, rank: int) -> None:
         limit = self._options.tenants[tenant].max_rank
@@ -335,9 +333,6 @@ class TinkerServer:
                 f"cannot create a model with lora_config.rank {rank}: the tenant's limit is {limit}; take a lower rank",
                 code="tinker.rank_too_high",
             )
-
-    def _model(self, tenant: str, model: str) -> ModelRow:
-        return own(self._store.model(model), tenant, "model", model)
 
 
 _SAVES = ("save_weights", "save_weights_for_sampler")

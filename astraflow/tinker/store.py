@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from astraflow.contract.errors import UnknownPolicy
+
 KEPT_ANSWERS = 512
 """Answers of a model or sampler that stay; clients read theirs within a few requests."""
 
@@ -33,7 +35,16 @@ create table if not exists requests (
 create index if not exists requests_by_owner on requests (owner, number);
 """
 
-Row = TypeVar("Row")
+Row = TypeVar("Row", bound="SessionRow | ModelRow | SamplerRow | CheckpointRow | RequestRow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRow:
+    """Session of a client."""
+
+    id: str
+    tenant: str
+    created_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +81,7 @@ class SamplerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRow:
-    """Checkpoint that a tenant saved by name."""
+    """Checkpoint that a tenant saved by name. path: `tinker://MODEL/KIND/NAME`."""
 
     path: str
     tenant: str
@@ -114,16 +125,7 @@ class Store:
         """Closes the file."""
         self._connection.close()
 
-    def add_session(self, session: str, tenant: str) -> None:
-        """Adds a session."""
-        self._run("insert into sessions values (?, ?, ?)", session, tenant, time.time())
-
-    def session_tenant(self, session: str) -> str | None:
-        """Returns the tenant of a session."""
-        row = self._run("select tenant from sessions where id = ?", session).fetchone()
-        return None if row is None else str(row[0])
-
-    def add(self, row: ModelRow | SamplerRow | CheckpointRow) -> None:
+    def add(self, row: Row) -> None:
         """Adds a row, or replaces the one with the same id."""
         values = asdict(row)
         marks = ", ".join("?" for _ in values)
@@ -132,17 +134,27 @@ class Store:
             *values.values(),
         )
 
-    def model(self, model: str) -> ModelRow | None:
-        """Returns a model."""
-        return next(iter(self._rows(ModelRow, "id = ?", model)), None)
+    def find(self, kind: type[Row], identity: str) -> Row | None:
+        """Returns the row with an id, which is its first field."""
+        return next(iter(self._rows(kind, f"{fields(kind)[0].name} = ?", identity)), None)
+
+    def own(self, kind: type[Row], tenant: str, identity: str) -> Row:
+        """Returns the row with an id. Raises: UnknownPolicy, also for a row of another tenant."""
+        row = self.find(kind, identity)
+        if row is None or row.tenant != tenant:
+            raise _unknown(_TABLES[kind].removesuffix("s"), identity)
+        return row
+
+    def own_checkpoint(self, tenant: str, path: str, *, kind: str) -> CheckpointRow:
+        """Returns a checkpoint of a kind by its path. Raises: UnknownPolicy."""
+        row = self.own(CheckpointRow, tenant, path)
+        if row.kind != kind:
+            raise _unknown(f"{kind} checkpoint", path)
+        return row
 
     def models(self, tenant: str) -> list[ModelRow]:
         """Returns the models of a tenant, the newest first."""
         return self._rows(ModelRow, "tenant = ? order by created_at desc", tenant)
-
-    def sampler(self, sampler: str) -> SamplerRow | None:
-        """Returns a sampling session."""
-        return next(iter(self._rows(SamplerRow, "id = ?", sampler)), None)
 
     def snapshots(self, session: str) -> list[SamplerRow]:
         """Returns the samplers of a session that have weights of their own, the newest first."""
@@ -152,10 +164,6 @@ class Store:
         """Removes a sampler and its answered requests."""
         self._run("delete from samplers where id = ?", sampler)
         self._run("delete from requests where owner = ? and outcome is not null", sampler)
-
-    def checkpoint(self, path: str) -> CheckpointRow | None:
-        """Returns a checkpoint by its path."""
-        return next(iter(self._rows(CheckpointRow, "path = ?", path)), None)
 
     def checkpoints(self, tenant: str, model: str = "") -> list[CheckpointRow]:
         """Returns the checkpoints of a tenant, of one model if it is named, the newest first."""
@@ -173,18 +181,10 @@ class Store:
 
     def accept(self, request: RequestRow) -> None:
         """Stores a request, and that it is the newest of its model."""
-        values = asdict(request)
         with self._connection:
             self._run("begin immediate")
-            self._run(
-                f"insert into requests ({', '.join(values)}) values ({', '.join('?' for _ in values)})",  # noqa: S608
-                *values.values(),
-            )
+            self.add(request)
             self._run("update models set last = max(last, ?) where id = ?", request.number, request.owner)
-
-    def request(self, request: str) -> RequestRow | None:
-        """Returns a request."""
-        return next(iter(self._rows(RequestRow, "id = ?", request)), None)
 
     def unanswered(self) -> list[RequestRow]:
         """Returns the requests that were accepted and not answered, in the order of their owners' numbers."""
@@ -192,7 +192,8 @@ class Store:
 
     def has_unanswered(self, owner: str) -> bool:
         """Returns whether a model or sampler has requests without an answer."""
-        return bool(self._rows(RequestRow, "owner = ? and outcome is null limit 1", owner))
+        row = self._run("select 1 from requests where owner = ? and outcome is null limit 1", owner).fetchone()
+        return row is not None
 
     def waiting(self, tenant: str) -> int:
         """Returns the number of a tenant's requests without an answer."""
@@ -232,7 +233,7 @@ class Store:
         return 0 if row is None else int(row[0])
 
     def _rows(self, kind: type[Row], condition: str, *values: Any) -> list[Row]:
-        names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # all are dataclasses
+        names = [field.name for field in fields(kind)]
         rows = self._run(f"select {', '.join(names)} from {_TABLES[kind]} where {condition}", *values)  # noqa: S608
         return [kind(**dict(zip(names, row, strict=True))) for row in rows]
 
@@ -241,6 +242,7 @@ class Store:
 
 
 _TABLES: Mapping[type, str] = {
+    SessionRow: "sessions",
     ModelRow: "models",
     SamplerRow: "samplers",
     CheckpointRow: "checkpoints",
@@ -251,3 +253,21 @@ _TABLES: Mapping[type, str] = {
 def metadata_json(metadata: Mapping[str, Any] | None) -> str:
     """Returns metadata of a client as JSON."""
     return json.dumps(metadata or {})
+
+
+def checkpoint_folder(folder: Path, path: str) -> Path:
+    """Returns the folder of a stored checkpoint, below that of the server."""
+    model, kind, name = path.removeprefix("tinker://").split("/")
+    return folder / "models" / model / kind / name
+
+
+def sampler_folder(folder: Path, sampler: str) -> Path:
+    """Returns the folder with the weights of a sampling session."""
+    return folder / "samplers" / sampler
+
+
+def _unknown(noun: str, identity: str) -> UnknownPolicy:
+    return UnknownPolicy(
+        f"cannot find the {noun} {identity[:300]!r}: the tenant has none; check the name and the key",
+        code="tinker.unknown",
+    )

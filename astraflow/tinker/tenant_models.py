@@ -5,9 +5,11 @@ import json
 import shutil
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -157,7 +159,7 @@ class TenantModel:
 
     def _joined(self, batch: list[Datum], name: str, width: int) -> Tensor:
         """Returns an input of the loss for all targets, `[tokens, width]`, 0 where there is none."""
-        rows = [np.pad(datum.inputs[name], ((0, 0), (0, width - datum.targets.shape[1]))) for datum in batch]
+        rows = [_widened(datum.inputs[name], width) for datum in batch]
         return torch.from_numpy(np.concatenate(rows)).to(self.base.device)
 
 
@@ -196,7 +198,7 @@ def _pack(batch: list[Datum]) -> Pack:
     lengths = [len(datum.tokens) for datum in batch]
     ends = np.cumsum(lengths)
     width = max(datum.targets.shape[1] for datum in batch)
-    targets = np.concatenate([np.pad(datum.targets, ((0, 0), (0, width - datum.targets.shape[1]))) for datum in batch])
+    targets = np.concatenate([_widened(datum.targets, width) for datum in batch])
     return Pack(
         input_ids=torch.from_numpy(np.concatenate([datum.tokens for datum in batch])),
         positions=torch.cat([torch.arange(length) for length in lengths]),
@@ -207,6 +209,11 @@ def _pack(batch: list[Datum]) -> Pack:
         targets=torch.from_numpy(targets[:, 0].copy()),
         candidates=None if width == 1 else torch.from_numpy(targets[:, 1:].copy()),
     )
+
+
+def _widened(values: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+    """Returns values `[n, k]` as `[n, width]`, with 0 where there is none."""
+    return np.pad(values, ((0, 0), (0, width - values.shape[1])))
 
 
 def _target_logprobs(scores: TokenScores) -> Tensor:

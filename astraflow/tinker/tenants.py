@@ -3,13 +3,13 @@
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from astraflow.contract.errors import InvalidInput, NotAuthenticated
+from astraflow.contract.errors import InvalidInput, NotAuthenticated, NotPermitted, RateLimited
+from astraflow.runtime.folders.private_files import write_private
 from astraflow.tinker.config import TenantOptions
 
 PREFIX = "tml-"
@@ -21,7 +21,7 @@ class Tenants:
 
     def __init__(self, folder: Path, options: Mapping[str, TenantOptions]) -> None:
         """Raises: InvalidInput for a file without a key."""
-        self.options = options
+        self._options = options
         self._names: dict[str, bytes] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in options:
@@ -43,6 +43,25 @@ class Tenants:
             )
         return matching[0]
 
+    def check_quota(self, tenant: str, *, tokens: int, waiting: int) -> None:
+        """Checks the tokens that a tenant has used, and its requests without an answer.
+
+        Raises: NotPermitted when its tokens are used up; RateLimited when too many requests wait.
+        """
+        options = self._options[tenant]
+        if options.max_tokens is not None and tokens >= options.max_tokens:
+            raise NotPermitted(
+                f"cannot accept the request: tenant {tenant!r} has used its max_tokens, {options.max_tokens}; ask the "
+                "operator of the server for more",
+                code="tinker.quota_exhausted",
+            )
+        if waiting >= options.max_waiting:
+            raise RateLimited(
+                f"cannot accept the request: {options.max_waiting} requests of tenant {tenant!r} wait; send it again "
+                "when some are answered",
+                code="tinker.too_many_requests",
+            )
+
 
 class AuditLog:
     """Actions of tenants, one JSON object a line, in the order in which they happened."""
@@ -62,9 +81,7 @@ class AuditLog:
 
 def _read_or_create(path: Path) -> str:
     if not path.exists():
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(PREFIX + secrets.token_urlsafe(32) + "\n")
+        write_private(path, PREFIX + secrets.token_urlsafe(32) + "\n")
     key = path.read_text().strip()
     if not key.startswith(PREFIX) or len(key) < 16:
         raise InvalidInput(

@@ -7,6 +7,7 @@ several, with inputs of the loss in the same shape.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -48,17 +49,10 @@ class Datum:
 class TrainingData:
     """Checked content of a request."""
 
-    model_id: str
-    seq_id: int
     data: tuple[Datum, ...]
     loss: TokenLoss
     settings: Mapping[str, float]
     is_forward_only: bool
-
-    @property
-    def tokens(self) -> int:
-        """Input tokens of all sequences."""
-        return sum(len(datum.tokens) for datum in self.data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +81,6 @@ def training_data(message: pb.ForwardBackwardRequest, limits: DataLimits) -> Tra
     if not message.data:
         raise _invalid("data", "it is empty")
     return TrainingData(
-        model_id=message.model_id,
-        seq_id=message.seq_id,
         data=tuple(_datum(datum, f"data[{number}]", loss, limits) for number, datum in enumerate(message.data)),
         loss=loss,
         settings=_settings(message, loss),
@@ -112,7 +104,8 @@ def passes(data: Sequence[Datum], *, tokens: int) -> Iterator[list[Datum]]:
 def encode_output(logprobs: Sequence[Float32Array], metrics: Mapping[str, float]) -> bytes:
     """Returns a ForwardBackwardOutput with the logprobs of each datum, `[n]` or `[n, k]`."""
     output = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord", metrics=dict(metrics))
-    for trailing, group in _by_trailing_shape(logprobs):
+    for trailing, adjacent in groupby(logprobs, key=lambda array: array.shape[1:]):
+        group = list(adjacent)
         sizes = np.cumsum([0, *(array.nbytes for array in group)]).astype("<i8")
         batched = pb.BatchedTensor(
             data=b"".join(array.astype("<f4").tobytes() for array in group),
@@ -122,17 +115,6 @@ def encode_output(logprobs: Sequence[Float32Array], metrics: Mapping[str, float]
         )
         output.loss_fn_outputs.append(pb.ArrayRecord(fields={"logprobs": batched}, num_datums=len(group)))
     return output.SerializeToString()
-
-
-def _by_trailing_shape(arrays: Sequence[Float32Array]) -> Iterator[tuple[tuple[int, ...], list[Float32Array]]]:
-    """Returns runs of adjacent arrays that differ in their first dimension only."""
-    group: list[Float32Array] = []
-    for array in arrays:
-        if group and group[0].shape[1:] != array.shape[1:]:
-            yield group[0].shape[1:], group
-            group = []
-        group.append(array)
-    yield group[0].shape[1:], group
 
 
 def _settings(message: pb.ForwardBackwardRequest, loss: TokenLoss) -> Mapping[str, float]:

@@ -4,14 +4,13 @@ import json
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.runtime.logs import get_logger
 from astraflow.tinker.base_models import SharedBase, TenantAdapters, find_base
-from astraflow.tinker.records import checkpoint_folder, sampler_folder
 from astraflow.tinker.requests import LoadWeights, OptimStep, SaveWeights, SaveWeightsForSampler
-from astraflow.tinker.store import ModelRow, RequestRow
+from astraflow.tinker.store import ModelRow, RequestRow, checkpoint_folder, sampler_folder
 from astraflow.tinker.tenant_models import TenantModel
 from astraflow.tinker.training_data import parse_request, training_data
 
@@ -35,6 +34,16 @@ class Outcome:
     tokens: int
     writes_state: bool = False
     """True if the state on disk contains the request."""
+
+    @classmethod
+    def failed(cls, problem: Exception, *, tokens: int, writes_state: bool = False) -> Self:
+        """Returns the result of a request that an error ended; InvalidInput is the fault of the user."""
+        if isinstance(problem, AstraFlowError):
+            text = f"{problem} [{problem.code}]"
+        else:
+            text = f"{type(problem).__name__}: {problem}"[:500]
+        kind = "user" if isinstance(problem, InvalidInput) else "server"
+        return cls(answer=text.encode(), kind=kind, tokens=tokens, writes_state=writes_state)
 
 
 Settle = Callable[[RequestRow, Outcome], None]
@@ -61,16 +70,16 @@ class ModelWork:
                 self._passes = self._begin()
             cost = next(self._passes)
         except StopIteration as end:
-            return self._end(end.value, "ok")
+            answer: bytes = end.value
+            return self._end(Outcome(answer=answer, kind="ok", tokens=self._tokens, writes_state=self._is_state()))
         except Exception as problem:  # the tenant gets the error; others are not concerned
             if not isinstance(problem, AstraFlowError):
                 log.exception("tinker_request_failed", request=self._request.id, kind=self._request.kind)
-            return self._end(_error_text(problem).encode(), "user" if isinstance(problem, InvalidInput) else "server")
+            return self._end(Outcome.failed(problem, tokens=self._tokens, writes_state=self._is_state()))
         self._tokens += cost
         return cost, False
 
-    def _end(self, answer: bytes, kind: str) -> tuple[int, bool]:
-        outcome = Outcome(answer=answer, kind=kind, tokens=self._tokens, writes_state=self._is_state())
+    def _end(self, outcome: Outcome) -> tuple[int, bool]:
         self._settle(self._request, outcome)
         return 1, True
 
@@ -168,9 +177,3 @@ class Workshop:
 
 def _json(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value).encode()
-
-
-def _error_text(problem: Exception) -> str:
-    if isinstance(problem, AstraFlowError):
-        return f"{problem} [{problem.code}]"
-    return f"{type(problem).__name__}: {problem}"[:500]

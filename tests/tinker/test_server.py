@@ -229,9 +229,14 @@ async def test_seeds_stops_and_greedy_sampling(serving: Serving) -> None:
             num_samples=2,
             prompt={"chunks": [{"tokens": [5]}]},
             sampling_params={"max_tokens": 60, "stop": []},
+            prompt_logprobs=True,
+            topk_prompt_logprobs=2,
         )
         assert (await ann.http.post("cancel_future", json={"request_id": f"{sampler}:9"})).status_code == 200
-        assert len(pb.SampleResponse.FromString(await ann.result(f"{sampler}:9")).sequences) == 2
+        cancelled = pb.SampleResponse.FromString(await ann.result(f"{sampler}:9"))
+        assert len(cancelled.sequences) == 2
+        assert np.isnan(np.frombuffer(cancelled.prompt_logprobs, "<f4")).tolist() == [True]  # of the only token
+        assert np.frombuffer(cancelled.topk_prompt_logprobs.logprobs, "<f4").tolist() == [-99999.0] * 2
 
 
 PROMPT = {"chunks": [{"tokens": [5, 6], "type": "encoded_text"}]}
