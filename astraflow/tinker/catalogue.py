@@ -79,10 +79,10 @@ class Catalogue:
             "train_mlp": False in kinds,
         }
 
-    def check_free(self, model: ModelRow, name: str, *, is_repeated: bool) -> None:
-        """Checks that a model has no checkpoint of a name, unless the same request wrote it. Raises: InvalidInput."""
+    def check_free(self, model: ModelRow, name: str) -> None:
+        """Checks that a model has no checkpoint of a name. Raises: InvalidInput."""
         path = f"tinker://{model.id}/weights/{name}"
-        if self._store.find(CheckpointRow, path) is not None and not is_repeated:
+        if self._store.find(CheckpointRow, path) is not None:
             raise InvalidInput(
                 f"cannot save {path!r}: it exists; take another name, or set overwrite", code="tinker.checkpoint_exists"
             )

@@ -1,4 +1,4 @@
-"""JSON requests of the Tinker API, release 0.38 of the SDK. What the server does not serve is refused by its name."""
+"""JSON requests of the Tinker API, release 0.38 of the SDK. Fields that are not served are refused by their names."""
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -120,6 +120,12 @@ class SaveWeightsForSampler(ModelRequest):
     ttl_seconds: Lifetime | None = None
     user_metadata: Metadata | None = None
 
+    @model_validator(mode="after")
+    def _has_one_name(self) -> Self:
+        if (self.path is None) == (self.sampling_session_seq_id is None):
+            raise ValueError("give either path or sampling_session_seq_id")
+        return self
+
 
 class LoadWeights(TinkerRequest):
     """Restores a checkpoint into a model, or into a new one of a session."""
@@ -151,6 +157,12 @@ class CreateSamplingSession(TinkerRequest):
     sampling_session_seq_id: Sequence
     base_model: str | None = None
     model_path: str | None = Field(default=None, max_length=500)
+
+    @model_validator(mode="after")
+    def _names_weights(self) -> Self:
+        if self.base_model is None and self.model_path is None:
+            raise ValueError("give base_model or model_path")
+        return self
 
 
 class TextChunk(Config):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from astraflow.contract.errors import InvalidInput
 from astraflow.tinker import requests as api
 from astraflow.tinker.base_models import SharedBase, find_base
 from astraflow.tinker.executor import Executor
@@ -42,13 +41,8 @@ class Samplers:
             saved = self._store.own_checkpoint(tenant, request.model_path, kind="sampler")
             model = self._store.own(ModelRow, tenant, saved.model)
             base, path = model.base, str(checkpoint_folder(Path(), saved.path))
-        elif request.base_model is not None:
-            base, path = find_base(self._bases, request.base_model).name, ""
         else:
-            raise InvalidInput(
-                "cannot create a sampling session: base_model and model_path are missing; give one of them",
-                code="tinker.invalid_field",
-            )
+            base, path = find_base(self._bases, request.base_model or "").name, ""
         sampler = f"{request.session_id}:sample:{request.sampling_session_seq_id}"
         self._store.add(SamplerRow(id=sampler, tenant=tenant, session=request.session_id, base=base, path=path))
         return sampler

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -23,7 +23,7 @@ from astraflow.tinker.base_models import SharedBase
 from astraflow.tinker.requests import Sample
 from astraflow.tinker.training_data import Float32Array, Int64Array, check_tokens
 from astraflow.tinker.work import Outcome
-from astraflow.trainer.engines.base import Pack, Segment
+from astraflow.trainer.step.packing import pack_sequences
 from astraflow.wire.pb import tinker_pb2 as pb
 
 log = get_logger()
@@ -239,15 +239,7 @@ def _prompt_scores(
     logprobs = np.full(count, np.nan, dtype=np.float32)
     ids, likely = np.zeros((count, top), dtype=np.int64), np.full((count, top), _NO_LOGPROB, dtype=np.float32)
     if count > 1:
-        tokens = torch.from_numpy(prompt.astype(np.int64))
-        pack = Pack(
-            input_ids=tokens,
-            positions=torch.arange(count),
-            segments=(Segment(begin=0, end=count),),
-            predictors=torch.arange(count - 1),
-            targets=tokens[1:],
-            top=top,
-        )
+        pack = replace(pack_sequences([prompt], [1]), top=top)
         scores = base.scorer.eval()(base.scorer.inputs(pack))
         logprobs[1:] = scores.logprobs.float().cpu().numpy()
         if top:

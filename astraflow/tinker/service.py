@@ -115,16 +115,8 @@ class TinkerServer:
     def submit(self, tenant: str, request: api.ModelRequest) -> dict[str, Any]:
         """Accepts another request to a model."""
         model = self._store.own(ModelRow, tenant, request.model_id)
-        if isinstance(request, api.SaveWeights) and not request.overwrite:
-            self.catalogue.check_free(model, request.path, is_repeated=self._is_known(model, request.seq_id))
-        if isinstance(request, api.SaveWeightsForSampler) and (request.path is None) == (
-            request.sampling_session_seq_id is None
-        ):
-            raise InvalidInput(
-                "cannot save weights for sampling: path and sampling_session_seq_id are both set or both missing; give "
-                "one of them",
-                code="tinker.invalid_field",
-            )
+        if isinstance(request, api.SaveWeights) and not (request.overwrite or self._is_known(model, request.seq_id)):
+            self.catalogue.check_free(model, request.path)
         return self._accept(model, request.seq_id, request.request_kind, _dumped(request))
 
     def load_weights(self, tenant: str, request: api.LoadWeights) -> dict[str, Any]:
@@ -311,7 +303,7 @@ class TinkerServer:
 
     def _keep_saved(self, request: RequestRow, outcome: Outcome) -> None:
         """Records what a request has saved."""
-        if request.kind not in _SAVES:
+        if request.kind not in ("save_weights", "save_weights_for_sampler"):
             return
         model = self._store.own(ModelRow, request.tenant, request.owner)
         answer = json.loads(outcome.answer)
@@ -333,9 +325,6 @@ class TinkerServer:
                 f"cannot create a model with lora_config.rank {rank}: the tenant's limit is {limit}; take a lower rank",
                 code="tinker.rank_too_high",
             )
-
-
-_SAVES = ("save_weights", "save_weights_for_sampler")
 
 
 def _request_row(model: ModelRow, number: int, kind: str, body: bytes, *, suffix: str = "") -> RequestRow:

@@ -1,4 +1,4 @@
-"""What a restart needs, in one SQLite file: sessions, models, checkpoints, requests and their answers.
+"""Records that a restart needs, in one SQLite file: sessions, models, checkpoints, requests and their answers.
 
 A request is stored before the client learns of it, and its answer before anyone reads it. A model's newest state on
 disk has a number; requests with higher numbers are computed again after a restart, which gives the same bits.

@@ -3,7 +3,8 @@ tenants compute."""
 
 import json
 import shutil
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,11 +26,12 @@ from astraflow.trainer.backends.shards import local_shards
 from astraflow.trainer.backends.state.adapters import AdapterRecord, adapter_files, check_adapters
 from astraflow.trainer.backends.state.files import STATE, CapturedFiles, StepState
 from astraflow.trainer.backends.state.sharded import INDEX, joined_index, read_shards, shard_file, shard_index
-from astraflow.trainer.engines.base import Pack, Segment
+from astraflow.trainer.engines.base import Pack
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import WEIGHT_PREFIX, OptimizerOptions
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.export import write_peft_folder
+from astraflow.trainer.step.packing import pack_sequences
 from astraflow.weights.adapters import DOWN_SUFFIX, PEFT_PREFIX, PEFT_WEIGHTS, UP_SUFFIX
 
 _OPTIONS = OptimizerOptions(dithered_start=False)
@@ -135,8 +137,12 @@ class TenantModel:
 
     def _pass(self, batch: list[Datum], data: TrainingData) -> tuple[Tensor, float]:
         """Returns the logprobs of all targets, `[tokens, k]`, and the loss."""
-        pack, width = _pack(batch), max(datum.targets.shape[1] for datum in batch)
-        inputs = {name: self._joined(batch, name, width) for name in data.loss.inputs}
+        width = max(datum.targets.shape[1] for datum in batch)
+        pack = _pack(batch, width)
+        inputs = {
+            name: _joined((datum.inputs[name] for datum in batch), width).to(self.base.device)
+            for name in data.loss.inputs
+        }
         results: list[Tensor] = []
 
         def loss(scores: TokenScores) -> Tensor:
@@ -156,11 +162,6 @@ class TenantModel:
         else:
             self._engine.learn(pack, loss, is_last=True)
         return results[0], float(results[1])
-
-    def _joined(self, batch: list[Datum], name: str, width: int) -> Tensor:
-        """Returns an input of the loss for all targets, `[tokens, width]`, 0 where there is none."""
-        rows = [_widened(datum.inputs[name], width) for datum in batch]
-        return torch.from_numpy(np.concatenate(rows)).to(self.base.device)
 
 
 def sampling_adapters(base: SharedBase, folder: Path) -> Mapping[str, LayerAdapter]:
@@ -193,27 +194,22 @@ def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
             shutil.rmtree(rest, ignore_errors=True)
 
 
-def _pack(batch: list[Datum]) -> Pack:
-    """Returns the sequences as one pack: every token predicts its targets."""
-    lengths = [len(datum.tokens) for datum in batch]
-    ends = np.cumsum(lengths)
-    width = max(datum.targets.shape[1] for datum in batch)
-    targets = np.concatenate([_widened(datum.targets, width) for datum in batch])
-    return Pack(
-        input_ids=torch.from_numpy(np.concatenate([datum.tokens for datum in batch])),
-        positions=torch.cat([torch.arange(length) for length in lengths]),
-        segments=tuple(
-            Segment(begin=int(end - length), end=int(end)) for length, end in zip(lengths, ends, strict=True)
-        ),
-        predictors=torch.arange(int(ends[-1])),
-        targets=torch.from_numpy(targets[:, 0].copy()),
-        candidates=None if width == 1 else torch.from_numpy(targets[:, 1:].copy()),
+def _pack(batch: list[Datum], width: int) -> Pack:
+    """Returns the sequences as one pack: every token predicts its targets, at most `width`."""
+    pack = pack_sequences([datum.tokens for datum in batch], [1] * len(batch))
+    targets = _joined((datum.targets for datum in batch), width)
+    return replace(
+        pack,
+        predictors=torch.arange(len(pack.input_ids)),
+        targets=targets[:, 0].contiguous(),
+        candidates=None if width == 1 else targets[:, 1:].contiguous(),
     )
 
 
-def _widened(values: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
-    """Returns values `[n, k]` as `[n, width]`, with 0 where there is none."""
-    return np.pad(values, ((0, 0), (0, width - values.shape[1])))
+def _joined(parts: Iterable[npt.NDArray[Any]], width: int) -> Tensor:
+    """Returns values `[n, k]` of sequences as `[tokens, width]`, with 0 where there is none."""
+    widened = [np.pad(values, ((0, 0), (0, width - values.shape[1]))) for values in parts]
+    return torch.from_numpy(np.concatenate(widened))
 
 
 def _target_logprobs(scores: TokenScores) -> Tensor:

@@ -137,21 +137,21 @@ def _settings(message: pb.ForwardBackwardRequest, loss: TokenLoss) -> Mapping[st
 def _datum(message: pb.Datum, where: str, loss: TokenLoss, limits: DataLimits) -> Datum:
     tokens = _tokens(message.model_input, f"{where}.model_input", limits)
     sent = dict(message.loss_fn_inputs.items())
+    where = f"{where}.loss_fn_inputs"
+    field = f"{where}.{_TARGETS}"
     if _TARGETS not in sent:
-        raise _invalid(f"{where}.loss_fn_inputs.{_TARGETS}", "it is missing")
-    targets = _array(sent.pop(_TARGETS), f"{where}.loss_fn_inputs.{_TARGETS}", np.dtype(np.int64))
+        raise _invalid(field, "it is missing")
+    targets = _array(sent.pop(_TARGETS), field, np.dtype(np.int64))
     is_flat = targets.ndim == 1
     if len(targets) != len(tokens):
-        raise _invalid(f"{where}.loss_fn_inputs.{_TARGETS}", f"{len(targets)} targets for {len(tokens)} input tokens")
+        raise _invalid(field, f"{len(targets)} targets for {len(tokens)} input tokens")
     if targets.ndim == 2 and not 1 <= targets.shape[1] <= MAX_TARGETS:
-        raise _invalid(f"{where}.loss_fn_inputs.{_TARGETS}", f"a token has at most {MAX_TARGETS} targets here")
+        raise _invalid(field, f"a token has at most {MAX_TARGETS} targets here")
     if targets.min() < 0 or targets.max() >= limits.vocabulary:
-        raise _invalid(f"{where}.loss_fn_inputs.{_TARGETS}", f"token ids are 0 to {limits.vocabulary - 1}")
-    inputs: dict[str, Float32Array] = {}
-    for name in loss.inputs:
-        inputs[name] = _loss_input(sent.pop(name, None), f"{where}.loss_fn_inputs.{name}", targets, name)
+        raise _invalid(field, f"token ids are 0 to {limits.vocabulary - 1}")
+    inputs = {name: _loss_input(sent.pop(name, None), f"{where}.{name}", targets, name) for name in loss.inputs}
     if sent:
-        raise _invalid(f"{where}.loss_fn_inputs.{min(sent)[:80]}", "the loss does not read it here")
+        raise _invalid(f"{where}.{min(sent)[:80]}", "the loss does not read it here")
     width = 1 if is_flat else targets.shape[1]
     return Datum(
         tokens=tokens,

@@ -302,6 +302,18 @@ async def test_requests_that_cannot_be_served_are_refused(
         assert (await ann.refusal(path, **values))[1] == code
 
 
+async def test_a_sampler_needs_one_source_of_its_weights(serving: Serving) -> None:
+    async with serving() as (_, ann, _bob):
+        nothing = await ann.refusal("create_sampling_session", session_id=ann.session, sampling_session_seq_id=0)
+        assert nothing[:2] == (422, "config.invalid")
+        assert "give base_model or model_path" in nothing[2]
+        model = await ann.create()
+        for body in ({}, {"path": "a", "sampling_session_seq_id": 1}):
+            refused = await ann.refusal("save_weights_for_sampler", model_id=model, seq_id=1, **body)
+            assert refused[:2] == (422, "config.invalid")
+            assert "give either path or sampling_session_seq_id" in refused[2]
+
+
 async def test_what_a_tenant_owns_is_unknown_to_others(serving: Serving) -> None:
     async with serving() as (_, ann, bob):
         model = await ann.create()
