@@ -10,7 +10,7 @@ from astraflow.contract.fleet.pools import PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import Name, PoolId
 from astraflow.runtime.config.base import Config, suggest_name
-from maintainer.fleet.guard.guard import Limits
+from maintainer.fleet.guard.rules import Limits
 from maintainer.fleet.providers import providers
 
 

@@ -22,7 +22,7 @@ from astraflow.contract.ids import PoolId
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.runtime.database import Database
 from maintainer.fleet.changes.fleet_manager import FleetManager
-from maintainer.fleet.guard.guard import HUMAN_ROLES
+from maintainer.fleet.guard.rules import HUMAN_ROLES
 from maintainer.fleet.ledger import rows
 from maintainer.fleet.ledger.records import MaintainerSetting
 from maintainer.fleet.ledger.tables import EntryRow

@@ -8,10 +8,9 @@ import asyncio
 import hashlib
 import json
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from astraflow.cli.recipes import answers
 from astraflow.client.local_runs import LAUNCH_LOG, SUMMARY
@@ -146,22 +145,10 @@ class FakeLauncher(Launcher):
     """Starts runs that end at once, with a recipe to continue from and a log."""
 
     @staticmethod
-    async def _start_process(folder: RunFolder, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    async def _start_process(folder: RunFolder, argv: Sequence[str]) -> int:
         file = folder.log(LAUNCH_LOG)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("began\nended\n")
         folder.recipe_file.write_text("{}")
         (folder.path / SUMMARY).write_text(json.dumps({"reason": "it was over at once"}))
-        return cast("subprocess.Popen[bytes]", _EndedProcess())
-
-
-class _EndedProcess:
-    """A process that ended."""
-
-    pid = 2**30
-    """Not the pid of any process."""
-
-    returncode = 0
-
-    def poll(self) -> int:
-        return self.returncode
+        return 2**30  # not the pid of any process

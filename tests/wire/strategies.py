@@ -18,7 +18,7 @@ from astraflow.contract.fleet.instances import LaunchId
 from astraflow.contract.fleet.plans import Actor, PlanRequest, Role
 from astraflow.contract.fleet.pools import PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
-from astraflow.contract.fleet.run_changes import RUN, WITH_SUBJECT, RunAction, RunChange
+from astraflow.contract.fleet.run_changes import RUN, RunAction, RunChange
 from astraflow.contract.ids import MAX_VERSION, Name, PolicyId, Version
 from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.nodes import NodeStatus
@@ -357,7 +357,7 @@ def _run_changes(draw: st.DrawFn) -> RunChange:
     is_plugin = action is RunAction.PLUGIN
     return RunChange(
         action=action,
-        subject=draw(names) if action in WITH_SUBJECT else "",
+        subject=draw(names) if action is not RunAction.STOP else "",
         slot=draw(st.sampled_from(PluginSlot)) if is_plugin else None,
         kind=draw(names) if is_plugin else "",
         learning_rate=draw(st.floats(1e-9, 1)) if action is RunAction.FORK else None,

@@ -4,7 +4,6 @@ import asyncio
 import re
 import secrets
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,17 +14,13 @@ from astraflow.runtime.clock import Clock
 from astraflow.runtime.folders.launch_facts import LaunchFacts, write_launch
 from astraflow.runtime.folders.run_folders import RunFolder, runs_folder
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.processes.child import start_independent
 from web.launcher.catalogue import CLI_COMMAND
 from web.launcher.environments import child_environment
 from web.launcher.options import LaunchOptions
 from web.security.problems import NotFound
 
 log = get_logger()
-
-REAP_INTERVAL_S = 0.5
-
-_STARTED_PROCESSES: list[subprocess.Popen[bytes]] = []
-"""Processes that outlive the launcher; Python warns about running processes without a reference."""
 
 
 class UnknownRun(NotFound):
@@ -63,7 +58,6 @@ class Launcher:
     def __init__(self, runs: LocalRuns, *, clock: Clock) -> None:
         self._runs = runs
         self._clock = clock
-        self._reapers: set[asyncio.Task[int]] = set()
 
     async def launches(self) -> list[LocalRun]:
         """Returns all runs of this machine, the latest first."""
@@ -144,13 +138,9 @@ class Launcher:
     ) -> LocalRun:
         argv = [*CLI_COMMAND, command, "--no-web", "--run-dir", str(folder.path), *arguments]
         await asyncio.to_thread(self._prepare_folder, folder, facts)  # first: no process without a listed run
-        process = await self._start_process(folder, argv)
-        _STARTED_PROCESSES.append(process)
-        reaper = asyncio.create_task(_reap(process))  # avoids a zombie process
-        self._reapers.add(reaper)
-        reaper.add_done_callback(self._reapers.discard)
-        log.info("run launched", run=folder.path.name, pid=process.pid)
-        await asyncio.to_thread(self._store_pid, folder, facts, process.pid)
+        pid = await self._start_process(folder, argv)
+        log.info("run launched", run=folder.path.name, pid=pid)
+        await asyncio.to_thread(self._store_pid, folder, facts, pid)
         run = await asyncio.to_thread(self._runs.find, folder.path.name)
         return run or await self.launch(folder.facts.run)
 
@@ -174,18 +164,11 @@ class Launcher:
             log.warning("process_id_not_stored", run=folder.path.name, pid=pid, problem=str(problem))
 
     @staticmethod
-    async def _start_process(folder: RunFolder, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    async def _start_process(folder: RunFolder, argv: Sequence[str]) -> int:
+        """Returns the process id. Raises: InvalidInput."""
+        log_file, environment = folder.log(LAUNCH_LOG), child_environment()
         try:
-            with folder.log(LAUNCH_LOG).open("ab") as out:
-                return await asyncio.to_thread(
-                    subprocess.Popen,
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=out,
-                    env=child_environment(),
-                    start_new_session=True,
-                )
+            return await asyncio.to_thread(start_independent, argv, environment=environment, log_file=log_file)
         except OSError as problem:
             raise _start_error(folder, problem) from None
 
@@ -195,11 +178,3 @@ def _start_error(folder: RunFolder, problem: OSError) -> InvalidInput:
         f"cannot start the run in {str(folder.path)!r}: {problem.strerror}; check the runs folder",
         code="launch.start_failed",
     )
-
-
-async def _reap(process: subprocess.Popen[bytes]) -> int:
-    """Waits until a process has ended and returns its exit code."""
-    while process.poll() is None:  # noqa: ASYNC110 (the event loop is not notified of processes started in a thread)
-        await asyncio.sleep(REAP_INTERVAL_S)
-    _STARTED_PROCESSES.remove(process)
-    return process.returncode

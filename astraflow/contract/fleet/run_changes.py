@@ -1,4 +1,4 @@
-"""Changes of a run itself, which agents plan for a fault of learning: what happens to its flows, plugins and rate.
+"""Changes of a run itself, which agents plan for a fault of learning.
 
 A change of a run is planned, judged, approved and applied like a change of a pool (`astraflow.contract.fleet.plans`).
 """
@@ -17,7 +17,7 @@ RUN = PoolId("run")
 
 
 class RunAction(Enum):
-    """What a change does. The value of `STOP` and `FORK` is also the verb of the command line."""
+    """Action of a change. The value of `STOP` and `FORK` is also the verb of the command line."""
 
     PAUSE = "pause"
     """Issues no new groups of a flow."""
@@ -33,15 +33,12 @@ class RunAction(Enum):
     """Starts a new run in the newest kept checkpoint, with another learning rate of a policy. This run goes on."""
 
 
-WITH_SUBJECT = (RunAction.PAUSE, RunAction.RESUME, RunAction.PLUGIN, RunAction.EVALUATE, RunAction.FORK)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChange:
     """Requested change of a run."""
 
     action: RunAction
-    """What it does."""
+    """Action, which decides the fields that are set."""
     subject: str = ""
     """Flow, evaluation or policy that it concerns; empty to stop the run."""
     slot: PluginSlot | None = None
@@ -53,15 +50,15 @@ class RunChange:
 
     def __post_init__(self) -> None:
         needs = {
-            "a subject": (self.action in WITH_SUBJECT, bool(self.subject)),
-            "a slot": (self.action is RunAction.PLUGIN, self.slot is not None),
-            "a kind": (self.action is RunAction.PLUGIN, bool(self.kind)),
-            "a learning rate": (self.action is RunAction.FORK, self.learning_rate is not None),
+            "subject": (self.action is not RunAction.STOP, bool(self.subject)),
+            "slot": (self.action is RunAction.PLUGIN, self.slot is not None),
+            "kind": (self.action is RunAction.PLUGIN, bool(self.kind)),
+            "learning rate": (self.action is RunAction.FORK, self.learning_rate is not None),
         }
         for what, (is_needed, is_set) in needs.items():
             if is_needed is not is_set:
                 raise InvalidInput(
-                    f"cannot plan {self.action.value!r}: it {'needs' if is_needed else 'takes no'} {what[2:]}; "
+                    f"cannot plan {self.action.value!r}: it {'needs a' if is_needed else 'takes no'} {what}; "
                     "see the schema of the tool",
                     code="run_change.invalid",
                 )

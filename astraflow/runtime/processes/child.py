@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +38,22 @@ def child_environment(names: Iterable[str] = (), /, **added: str) -> dict[str, s
     ['OMP_NUM_THREADS']
     """
     return {name: os.environ[name] for name in (*_KEPT, *names) if name in os.environ} | added
+
+
+def start_independent(argv: Sequence[str], *, environment: Mapping[str, str], log_file: Path) -> int:
+    """Starts a program that outlives this process, in a session of its own, and returns its process id. log_file: gets
+    its output, at the end. Raises: OSError."""
+    with log_file.open("ab") as log:
+        process = subprocess.Popen(  # noqa: S603 (a list of arguments, no shell)
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=dict(environment),
+            start_new_session=True,
+        )
+    threading.Thread(target=process.wait, daemon=True).start()  # no zombie, and no warning about a running process
+    return process.pid
 
 
 class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):

@@ -21,7 +21,7 @@ from maintainer.agent.tools.interfaces import FleetChanger, FleetClient, Record
 from maintainer.agent.tools.outputs import ActionOutcome
 from maintainer.agent.tools.results import ToolRefused, resolve
 from maintainer.agent.transcript.transcript import Kind
-from maintainer.fleet.guard.guard import verdict
+from maintainer.fleet.guard.rules import verdict
 from maintainer.fleet.guard.run_changes import parse_inputs
 
 T = TypeVar("T")

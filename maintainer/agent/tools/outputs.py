@@ -312,11 +312,26 @@ class FindingView(ToolModel):
     verdict: Verdict
 
 
-class PlanOutput(ToolModel):
-    """Output of `fleet_plan`."""
+class JudgedPlan(ToolModel):
+    """Plan with the verdict of the guard."""
 
     plan_id: str
     """Argument of fleet_apply."""
+    verdict: Verdict
+    """Verdict of the guard. refused: do not apply the plan."""
+    needs_approval: bool
+    """True if fleet_apply proposes the plan to a person instead of applying it."""
+    findings: list[FindingView]
+    """Reasons of the verdict; empty for an allowed plan."""
+    usd_per_hour_change: float
+    """Change of the cost, US dollars per hour."""
+    expires_in_s: float
+    """Time for which the plan can be applied, seconds."""
+
+
+class PlanOutput(JudgedPlan):
+    """Output of `fleet_plan`."""
+
     pool: str
     nodes_now: int
     """Present plus requested nodes. Count."""
@@ -328,22 +343,12 @@ class PlanOutput(ToolModel):
     """Tokens of the nodes that the change removes."""
     eta_s: float
     """Expected time until the change is complete, seconds."""
-    usd_per_hour_change: float
-    """Change of the cost, US dollars per hour."""
-    verdict: Verdict
-    """Verdict of the guard. refused: do not apply the plan."""
-    needs_approval: bool
-    """True if fleet_apply proposes the plan to a person instead of applying it."""
-    findings: list[FindingView]
-    """Reasons of the verdict; empty for an allowed plan."""
     hold_s: float
     """Duration of the hold that the change sets because the rule's target is lower, seconds; 0 for none."""
     unapproved_low: int
     """Smallest target that needs no approval because of its distance from the rule's target, nodes."""
     unapproved_high: int
     """Largest target that needs no approval because of its distance from the rule's target, nodes."""
-    expires_in_s: float
-    """Time for which the plan can be applied, seconds."""
 
 
 class FaultView(ToolModel):
@@ -362,7 +367,7 @@ class FaultView(ToolModel):
     threshold: str
     """Value from which it is a fault, and why."""
     remedy: str
-    """What mends it, for people and for you. `{...}` stands for a value of `numbers`."""
+    """Remedy, for people and for you. `{...}` stands for a value of `numbers`."""
 
 
 class FlowView(ToolModel):
@@ -410,22 +415,10 @@ class DoctorOutput(ToolModel):
     plan for the run."""
 
 
-class RunChangeOutput(ToolModel):
+class RunChangeOutput(JudgedPlan):
     """Output of `run_change`."""
 
-    plan_id: str
-    """Argument of fleet_apply."""
     action: RunAction
-    verdict: Verdict
-    """Verdict of the guard. refused: do not apply the plan."""
-    needs_approval: bool
-    """True if fleet_apply proposes the plan to a person instead of applying it."""
-    findings: list[FindingView]
-    """Reasons of the verdict; empty for an allowed plan."""
-    usd_per_hour_change: float
-    """Change of the cost, US dollars per hour."""
-    expires_in_s: float
-    """Time for which the plan can be applied, seconds."""
 
 
 class ApplyOutput(ToolModel):

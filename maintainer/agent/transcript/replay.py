@@ -9,7 +9,7 @@ from pathlib import Path
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.fleet.maintainer import TranscriptEntry
 from maintainer.agent.transcript.transcript import Kind, read
-from maintainer.fleet.guard.guard import verdict
+from maintainer.fleet.guard.rules import verdict
 from maintainer.fleet.guard.run_changes import parse_inputs
 
 

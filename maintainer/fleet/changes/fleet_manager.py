@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted, PlanRefused
 from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.maintainer import MaintainerMode, Proposal
-from astraflow.contract.fleet.plans import Actor, AppliedPlan, Finding, Plan, PlanId, Role
+from astraflow.contract.fleet.plans import Actor, AppliedPlan, PlanId, Role
 from astraflow.contract.fleet.pools import KillScope, Pool, PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
@@ -165,7 +165,7 @@ class FleetManager:
             objection = refusal_message(plan, findings, approver)
             if objection:
                 refused = PlanRefused(objection, guard_json=evidence.to_json(), code="fleet.plan_refused")
-                return self._refusal(plan, objection, applier, findings, key), refused
+                return self._records.refusal(plan, objection, applier, findings, key), refused
             assessment = replace(assessment, evidence=evidence)
             return self._applying.changes(
                 plan, pool, assessment, quote, key=key, request_hash=request_hash, approver=approver, applier=applier
@@ -210,19 +210,6 @@ class FleetManager:
             ), None
 
         await self._fleet.ledger.change(decide)
-
-    def _refusal(self, plan: Plan, objection: str, applier: Actor, findings: tuple[Finding, ...], key: str) -> Changes:
-        request = plan.request
-        decision = self._records.decision(
-            RecordKind.REFUSE,
-            {"text": objection},
-            pool=request.pool,
-            actor=applier,
-            reason=request.reason,
-            key=key,
-            findings=findings,
-        )
-        return Changes(decisions=(decision,))
 
     async def record_decision(
         self,

@@ -5,14 +5,13 @@ from typing import Any
 
 from astraflow.contract.fleet.decisions import AppliedChange
 from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
-from astraflow.contract.fleet.maintainer import Proposal, ProposalState
 from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest, Verdict
 from astraflow.contract.fleet.pools import PoolSpec
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import render_summary
 from astraflow.contract.values import Value, Values
 from maintainer.fleet.changes.plans import PlanAssessment, Plans
-from maintainer.fleet.guard.guard import verdict
+from maintainer.fleet.guard.rules import verdict
 from maintainer.fleet.ledger.ledger import Changes
 from maintainer.fleet.ledger.lifecycle import InstanceEvent, next_state
 from maintainer.fleet.ledger.records import LaunchRecord, PoolRecord
@@ -91,7 +90,7 @@ class PlanApplier:
             pools=(changed,),
             records=(*launched, *retired),
             decisions=(decision,),
-            proposals=self._approved(proposal, approver),
+            proposals=self._records.approved(proposal, approver),
             reply=self._replies.make_reply(key, request_hash, asdict(applied)),
         )
         return changes, applied
@@ -104,12 +103,6 @@ class PlanApplier:
         rule = assessment.evidence.situation.rule_target
         reason = f"the rule's target is {rule} nodes, {plan.request.actor.name} set {assessment.size_change.target}"
         return replace(pool, hold_until_at=until, hold_reason=f"{reason}: {plan.request.reason}")
-
-    def _approved(self, proposal: Proposal | None, approver: Actor | None) -> tuple[Proposal, ...]:
-        if proposal is None or approver is None:
-            return ()
-        decided = {"decided_at": self._fleet.clock.wall(), "decided_by": approver.name}
-        return (replace(proposal, state=ProposalState.APPROVED, **decided),)  # type: ignore[arg-type]  # types as declared
 
     def _intent(self, spec: PoolSpec, request: PlanRequest, quote: Quote) -> LaunchRecord:
         now = self._fleet.clock.wall()

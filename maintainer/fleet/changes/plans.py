@@ -8,8 +8,9 @@ from astraflow.contract.fleet.pools import PoolSpec
 from maintainer.fleet.changes.planning import SizeChange, plan_size_change
 from maintainer.fleet.changes.run_changes import RunChanges
 from maintainer.fleet.guard import guard
-from maintainer.fleet.guard.guard import is_replacement, verdict
+from maintainer.fleet.guard.guard import is_replacement
 from maintainer.fleet.guard.inputs import GuardInputs
+from maintainer.fleet.guard.rules import verdict
 from maintainer.fleet.ledger.records import PoolRecord
 from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Quote, Tags
 from maintainer.fleet.state.fleet import FleetState

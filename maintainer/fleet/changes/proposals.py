@@ -9,7 +9,7 @@ from astraflow.contract.fleet.plans import Actor, Plan, PlanId, Verdict
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.values import Values
 from maintainer.fleet.changes.fleet_manager import FleetManager
-from maintainer.fleet.guard.guard import HUMAN_ROLES
+from maintainer.fleet.guard.rules import HUMAN_ROLES
 from maintainer.fleet.state.fleet import FleetState
 
 

@@ -1,16 +1,13 @@
 """Changes of the run: plans for the guard, and their execution by dataflow or in the folder of the run."""
 
 import asyncio
-import subprocess
 import sys
-import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Protocol
 
 from astraflow.client.local_runs import LocalRuns, stop_run
 from astraflow.contract.errors import InvalidInput, PlanRefused, Unavailable
-from astraflow.contract.fleet.maintainer import Proposal, ProposalState
 from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest, Verdict
 from astraflow.contract.fleet.run_changes import RUN, RunAction, RunChange
 from astraflow.contract.ids import FlowId, PolicyId
@@ -18,9 +15,9 @@ from astraflow.contract.plugins import PluginChange, PluginSlot
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import render_summary
 from astraflow.runtime.folders.run_folders import RUN as RUN_FILE
-from astraflow.runtime.processes.child import PYTHON_VARIABLES, child_environment
+from astraflow.runtime.processes.child import PYTHON_VARIABLES, child_environment, start_independent
 from maintainer.fleet.guard.approval import ApplyAttempt, refusal_message
-from maintainer.fleet.guard.guard import verdict
+from maintainer.fleet.guard.rules import verdict
 from maintainer.fleet.guard.run_changes import RunGuardInputs, RunRejection, RunSituation
 from maintainer.fleet.ledger.ledger import Changes, Ledger
 from maintainer.fleet.ledger.records import spending_rate, spent_today
@@ -81,20 +78,15 @@ class RunOnThisMachine:
         rate = f"policies.{policy}.backend.learning_rate={learning_rate}"
         command = [sys.executable, "-m", "astraflow.cli", "fork", str(self._folder), "--run-dir", str(target)]
         try:
-            with (self._folder / FORK_LOG).open("ab") as log:
-                process = subprocess.Popen(  # noqa: S603 (the same program, with checked arguments)
-                    [*command, "--headless", "--no-web", "--set", rate],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=child_environment(PYTHON_VARIABLES),
-                    start_new_session=True,
-                )
+            start_independent(
+                [*command, "--headless", "--no-web", "--set", rate],
+                environment=child_environment(PYTHON_VARIABLES),
+                log_file=self._folder / FORK_LOG,
+            )
         except OSError as problem:
             raise Unavailable(
                 f"cannot fork the run: {problem.strerror}; check its folder", code="fleet.fork_failed"
             ) from None
-        threading.Thread(target=process.wait, daemon=True).start()  # no zombie, and no warning at the end
 
 
 class RunChanges:
@@ -115,8 +107,7 @@ class RunChanges:
         require_pool_access(request.actor, RUN)
         evidence = await self._evidence(request)
         findings, now = evidence.findings(), self._fleet.clock.wall()
-        fork_usd = evidence.situation.usd_per_hour if evidence.change.action is RunAction.FORK else 0.0
-        stop_usd = -evidence.situation.usd_per_hour if evidence.change.action is RunAction.STOP else 0.0
+        runs_change = {RunAction.FORK: 1, RunAction.STOP: -1}.get(evidence.change.action, 0)
         return Plan(
             id=PlanId(self._fleet.launch_ids.next(now)),
             request=request,
@@ -126,7 +117,7 @@ class RunChanges:
             launches=0,
             victims=(),
             eta_s=0.0,
-            usd_per_hour_change=fork_usd + stop_usd,
+            usd_per_hour_change=runs_change * evidence.situation.usd_per_hour,
             verdict=verdict(findings),
             findings=findings,
             created_at=now,
@@ -144,16 +135,18 @@ class RunChanges:
         waiting = self._fleet.ledger.waiting_proposals.get(plan.id)
         attempt = ApplyAttempt(applier=applier, mode=self._fleet.agents_mode, is_proposed=waiting is not None)
         evidence = replace(await self._evidence(plan.request), application=attempt)
-        objection = refusal_message(plan, evidence.findings(), approver)
+        findings = evidence.findings()
+        objection = refusal_message(plan, findings, approver)
         if objection:
-            await self._record_refusal(plan, evidence, objection, applier, key)
+            refusal = self._records.refusal
+            await self._fleet.ledger.change(lambda _: (refusal(plan, objection, applier, findings, key), None))
             raise PlanRefused(objection, guard_json=evidence.to_json(), code="fleet.plan_refused")
-        is_over = evidence.change.action is RunAction.STOP  # recorded first: this service ends with the run
-        if not is_over:
+        ends_service = evidence.change.action is RunAction.STOP  # then the change is recorded first
+        if not ends_service:
             await self._carry_out(evidence.change, plan, by=approver or applier)
-        needs_approval = waiting is not None or verdict(evidence.findings()) is Verdict.NEEDS_APPROVAL
+        needs_approval = waiting is not None or verdict(findings) is Verdict.NEEDS_APPROVAL
         applied = await self._record(plan, evidence, key, request_hash, person=approver if needs_approval else None)
-        if is_over:
+        if ends_service:
             await self._carry_out(evidence.change, plan, by=approver or applier)
         return applied
 
@@ -180,8 +173,7 @@ class RunChanges:
                 message=render_summary(decision),
                 guard_json=evidence.to_json(),
             )
-            waiting = ledger.waiting_proposals.get(plan.id)
-            proposals = (_approved(waiting, person, self._fleet.clock.wall()),) if waiting and person else ()
+            proposals = self._records.approved(ledger.waiting_proposals.get(plan.id), person)
             reply = self._replies.make_reply(key, request_hash, asdict(applied))
             return Changes(decisions=(decision,), proposals=proposals, reply=reply), applied
 
@@ -228,19 +220,6 @@ class RunChanges:
                 rate = change.learning_rate or 0.0
                 await asyncio.to_thread(self._host.fork, change.subject, rate, name=plan.id[-8:].lower())
 
-    async def _record_refusal(
-        self, plan: Plan, evidence: RunGuardInputs, objection: str, applier: Actor, key: str
-    ) -> None:
-        await self._records.add_decision(
-            RecordKind.REFUSE,
-            {"text": objection},
-            pool=RUN,
-            actor=applier,
-            reason=plan.request.reason,
-            key=key,
-            findings=evidence.findings(),
-        )
-
 
 def _plugin_change(change: RunChange, *, by: Actor, reason: str) -> PluginChange:
     spec = {"kind": change.kind}
@@ -252,7 +231,3 @@ def _plugin_change(change: RunChange, *, by: Actor, reason: str) -> PluginChange
         case PluginSlot.SAMPLER:
             return PluginChange(policy=PolicyId(change.subject), sampler=spec, actor=by.name, reason=reason)
     raise InvalidInput("cannot change a plugin: no slot is named; name one", code="run_change.invalid")
-
-
-def _approved(proposal: Proposal, by: Actor, at: float) -> Proposal:
-    return replace(proposal, state=ProposalState.APPROVED, decided_at=at, decided_by=by.name)

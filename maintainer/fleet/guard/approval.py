@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from astraflow.contract.fleet.maintainer import MaintainerMode
 from astraflow.contract.fleet.plans import Actor, Finding, GuardRule, Plan, Role, Verdict
-from maintainer.fleet.guard.guard import HUMAN_ROLES, refused, unapproved, verdict
+from maintainer.fleet.guard.rules import HUMAN_ROLES, refused, unapproved, verdict
 
 
 def may_approve(planner: Actor, approver: Actor, *, pool: str) -> bool:

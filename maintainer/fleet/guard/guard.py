@@ -3,43 +3,32 @@
 Its findings depend on numbers, states and the actor's role alone, not on models, prompts or pages.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from astraflow.contract.fleet.instances import Instance, InstanceState, LaunchId
-from astraflow.contract.fleet.plans import Actor, Finding, GuardRule, Role, Verdict
+from astraflow.contract.fleet.plans import Actor, Finding, GuardRule, Role
 from astraflow.contract.fleet.pools import KillScope, PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
+from maintainer.fleet.guard.rules import (
+    HOUR_S,
+    HUMAN_ROLES,
+    Limits,
+    budget_findings,
+    kill_findings,
+    rate_findings,
+    refused,
+    rejection_findings,
+    stale_findings,
+    unapproved,
+)
 from maintainer.fleet.ledger.lifecycle import COUNTED_STATES, LIVE_STATES
 
-HUMAN_ROLES = (Role.OPERATOR, Role.ADMIN)
 AUTOMATIC_MODES = (Mode.UP_ONLY, Mode.ON)
 """Modes of pools whose size the rule sets."""
-HOUR_S = 3600.0
 MAX_HOLD_S = 3600.0
 """Maximum duration of a hold. It can be set again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits of changes without approval, and budgets."""
-
-    unapproved_nodes: int = 2
-    """Maximum distance of a target from the rule's target in nodes,"""
-    unapproved_share: float = 0.25
-    """or as a share of the rule's target, whichever is larger."""
-    changes_per_hour: int = 4
-    """Maximum number of plans applied to a pool within an hour."""
-    stale_after_s: float = 90.0
-    """Age of dataflow's report above which no node is retired."""
-    hold_s: float = 600.0
-    """Duration of the hold after a change above the rule's target, once its nodes are ready."""
-    rejected_s: float = 3600.0
-    """Time for which agents are refused a rejected plan."""
-    usd_per_hour_max: float | None = None
-    """Hourly budget of all pools together."""
-    usd_per_day_max: float | None = None
-    """Budget of all pools together for a UTC day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +106,6 @@ def judge(situation: Situation, proposal: ProposedChange, limits: Limits) -> tup
     )
 
 
-def verdict(findings: tuple[Finding, ...]) -> Verdict:
-    """Returns the strictest verdict of the findings."""
-    verdicts = {finding.verdict for finding in findings}
-    return next((strict for strict in (Verdict.REFUSED, Verdict.NEEDS_APPROVAL) if strict in verdicts), Verdict.ALLOWED)
-
-
 def is_replacement(situation: Situation, proposal: ProposedChange) -> bool:
     """Returns whether a change only replaces lost nodes, which needs no cool-down."""
     return proposal.launches > 0 and not proposal.victims and proposal.target <= situation.target
@@ -152,12 +135,7 @@ def hold_s(situation: Situation, proposal: ProposedChange, limits: Limits, *, la
 
 def _switches(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
     role, mode = proposal.actor.role, situation.spec.mode
-    if situation.kill is KillScope.ALL:
-        yield refused(GuardRule.KILL_SWITCH, "the kill switch is on for all changes; an admin can turn it off")
-    if situation.kill is KillScope.AGENTS and role is Role.AGENT:
-        yield refused(
-            GuardRule.KILL_SWITCH, "the kill switch is on for agents; do not retry until a person turns it off"
-        )
+    yield from kill_findings(situation.kill, role)
     if role in HUMAN_ROLES:
         return
     if mode is Mode.OFF:
@@ -198,29 +176,17 @@ def _budgets(situation: Situation, proposal: ProposedChange, limits: Limits) -> 
     if proposal.usd_per_hour_change <= 0:
         return
     spec, change = situation.spec, proposal.usd_per_hour_change
-    rates = (
-        (GuardRule.USD_PER_HOUR, situation.usd_per_hour + change, spec.usd_per_hour_max),
-        (GuardRule.FLEET_USD_PER_HOUR, situation.fleet_usd_per_hour + change, limits.usd_per_hour_max),
-    )
-    for rule, usd, budget in rates:
-        if budget is not None and usd > budget + 1e-9:
-            message = f"the cost of {usd:.2f} $/h would exceed the hourly budget of {budget:.2f} $/h"
-            yield refused(rule, message, usd_per_hour=usd, limit=budget)
-    # The daily budget must cover the cost so far and that of the next hour.
-    days = (
-        (GuardRule.USD_PER_DAY, situation.usd_today + situation.usd_per_hour + change, spec.usd_per_day_max),
-        (
-            GuardRule.FLEET_USD_PER_DAY,
-            situation.fleet_usd_today + situation.fleet_usd_per_hour + change,
-            limits.usd_per_day_max,
+    hour_usd, fleet_hour_usd = situation.usd_per_hour + change, situation.fleet_usd_per_hour + change
+    yield from budget_findings(
+        hourly=(
+            (GuardRule.USD_PER_HOUR, hour_usd, spec.usd_per_hour_max),
+            (GuardRule.FLEET_USD_PER_HOUR, fleet_hour_usd, limits.usd_per_hour_max),
+        ),
+        daily=(
+            (GuardRule.USD_PER_DAY, situation.usd_today + hour_usd, spec.usd_per_day_max),
+            (GuardRule.FLEET_USD_PER_DAY, situation.fleet_usd_today + fleet_hour_usd, limits.usd_per_day_max),
         ),
     )
-    for rule, usd, budget in days:
-        if budget is not None and usd > budget + 1e-9:
-            message = (
-                f"the cost of today and the next hour, {usd:.2f} $, would exceed the daily budget of {budget:.2f} $"
-            )
-            yield refused(rule, message, usd=usd, limit=budget)
 
 
 def _pace(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
@@ -231,14 +197,11 @@ def _pace(situation: Situation, proposal: ProposedChange, limits: Limits) -> Ite
     """
     if is_replacement(situation, proposal) or proposal.actor.role is Role.RULE:
         return
-    finding = unapproved if proposal.actor.role in HUMAN_ROLES else refused
-    recent = [at for at in situation.changed_at if situation.now - at < HOUR_S]
-    if len(recent) >= limits.changes_per_hour:
-        left_s = HOUR_S - (situation.now - recent[-limits.changes_per_hour])
-        message = f"{len(recent)} plans were applied within the hour; the next is allowed in {left_s:.0f} s"
-        yield finding(GuardRule.RATE, message, applied=len(recent), limit=limits.changes_per_hour, left_s=left_s)
-    if recent and situation.now - recent[-1] < situation.cool_down_s:
-        left_s = situation.cool_down_s - (situation.now - recent[-1])
+    yield from rate_findings(situation.changed_at, proposal.actor, limits, now=situation.now)
+    changed_s = situation.now - max(situation.changed_at, default=-math.inf)
+    if changed_s < min(situation.cool_down_s, HOUR_S):
+        finding = unapproved if proposal.actor.role in HUMAN_ROLES else refused
+        left_s = situation.cool_down_s - changed_s
         message = f"the last change has not taken effect yet; retry in {left_s:.0f} s"
         yield finding(GuardRule.COOL_DOWN, message, left_s=left_s, cool_down_s=situation.cool_down_s)
 
@@ -247,15 +210,8 @@ def _rejected(situation: Situation, proposal: ProposedChange, limits: Limits) ->
     """Refuses agents a change that a person has rejected, or a larger one. The rule is not affected."""
     if proposal.actor.role is not Role.AGENT or is_replacement(situation, proposal):
         return
-    repeated = [
-        rejection
-        for rejection in situation.rejected
-        if situation.now - rejection.at < limits.rejected_s and _repeats_rejected(situation, proposal, rejection)
-    ]
-    if repeated:
-        left_s = limits.rejected_s - (situation.now - max(rejection.at for rejection in repeated))
-        message = f"a person rejected this change; agents can propose it again in {left_s:.0f} s"
-        yield refused(GuardRule.REJECTED, message, left_s=left_s)
+    repeated = (item.at for item in situation.rejected if _repeats_rejected(situation, proposal, item))
+    yield from rejection_findings(repeated, limits, now=situation.now)
 
 
 def _repeats_rejected(situation: Situation, proposal: ProposedChange, rejection: Rejection) -> bool:
@@ -295,11 +251,8 @@ def _retirements(situation: Situation, proposal: ProposedChange, limits: Limits)
     is_last = bool(ready) and ready <= victims
     if is_last and not proposal.is_kill:
         yield refused(GuardRule.LAST_READY, "the change would retire the last ready node", ready=len(ready))
-    age_s = situation.report_age_s
-    if proposal.actor.role not in HUMAN_ROLES and (age_s is None or age_s > limits.stale_after_s):
-        report = "no report yet" if age_s is None else f"the last report is {age_s:.0f} s old"
-        numbers = {} if age_s is None else {"report_age_s": age_s, "limit": limits.stale_after_s}
-        yield refused(GuardRule.STALE, f"no node is retired without a current report of dataflow ({report})", **numbers)
+    if proposal.actor.role not in HUMAN_ROLES:
+        yield from stale_findings("no node is retired", situation.report_age_s, limits)
 
 
 def _reversals(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
@@ -327,18 +280,3 @@ def _distance(situation: Situation, proposal: ProposedChange, limits: Limits) ->
             "a person must approve it"
         )
         yield unapproved(GuardRule.DISTANCE, message, target=proposal.target, rule_target=rule, limit=limit)
-
-
-def refused(code: GuardRule, message: str, **numbers: float) -> Finding:
-    """Returns a finding that refuses the change."""
-    return Finding(code=code, verdict=Verdict.REFUSED, message=message, numbers=_rounded(numbers))
-
-
-def unapproved(code: GuardRule, message: str, **numbers: float) -> Finding:
-    """Returns a finding that requires approval by a person."""
-    return Finding(code=code, verdict=Verdict.NEEDS_APPROVAL, message=message, numbers=_rounded(numbers))
-
-
-def _rounded(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Rounds numbers to a thousandth."""
-    return {name: round(float(value), 3) for name, value in numbers.items()}

@@ -15,7 +15,8 @@ from astraflow.contract.fleet.pools import KillScope, PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
 from maintainer.fleet.guard.approval import ApplyAttempt, findings_for_applier
-from maintainer.fleet.guard.guard import Limits, ProposedChange, Rejection, Situation, judge
+from maintainer.fleet.guard.guard import ProposedChange, Rejection, Situation, judge
+from maintainer.fleet.guard.rules import Limits
 
 _SPEC = ("provider", "min_nodes", "max_nodes", "usd_per_hour_max", "usd_per_day_max")
 _SITUATION = (

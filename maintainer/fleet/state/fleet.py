@@ -15,7 +15,8 @@ from astraflow.contract.records import Record
 from astraflow.runtime.clock import Clock, StoredTimes
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.config import FleetConfig
-from maintainer.fleet.guard.guard import Limits, Rejection, Situation
+from maintainer.fleet.guard.guard import Rejection, Situation
+from maintainer.fleet.guard.rules import Limits
 from maintainer.fleet.ledger.ledger import Ledger, counts
 from maintainer.fleet.ledger.lifecycle import COUNTED_STATES
 from maintainer.fleet.ledger.records import LaunchIds, LaunchRecord, PoolRecord, spending_rate, spent_today

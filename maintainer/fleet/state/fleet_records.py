@@ -5,7 +5,8 @@ from typing import Any
 
 from astraflow.contract.fleet.decisions import AppliedChange, Decision
 from astraflow.contract.fleet.instances import Cause, InstanceState, LaunchId
-from astraflow.contract.fleet.plans import Actor, Finding
+from astraflow.contract.fleet.maintainer import Proposal, ProposalState
+from astraflow.contract.fleet.plans import Actor, Finding, Plan
 from astraflow.contract.record_kinds import RecordKind, Severity
 from astraflow.contract.values import Values
 from astraflow.runtime.logs import get_logger
@@ -68,6 +69,26 @@ class FleetRecords:
             return Changes(decisions=(decision,)), decision
 
         return await self._fleet.ledger.change(decide)
+
+    def refusal(self, plan: Plan, objection: str, applier: Actor, findings: tuple[Finding, ...], key: str) -> Changes:
+        """Returns the entry of a refused plan. Call it inside `Ledger.change`."""
+        decision = self.decision(
+            RecordKind.REFUSE,
+            {"text": objection},
+            pool=plan.request.pool,
+            actor=applier,
+            reason=plan.request.reason,
+            key=key,
+            findings=findings,
+        )
+        return Changes(decisions=(decision,))
+
+    def approved(self, proposal: Proposal | None, approver: Actor | None) -> tuple[Proposal, ...]:
+        """Returns the proposal as approved by a person; empty without both."""
+        if proposal is None or approver is None:
+            return ()
+        at = self._fleet.clock.wall()
+        return (replace(proposal, state=ProposalState.APPROVED, decided_at=at, decided_by=approver.name),)
 
     async def record_event(
         self,

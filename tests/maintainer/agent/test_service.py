@@ -29,8 +29,9 @@ from maintainer.agent.prompt import SYSTEM
 from maintainer.agent.service import NOTICES_FILE, open_maintainer, serve
 from maintainer.agent.transcript.transcript import Kind, Transcript, line_of, read
 from maintainer.fleet.guard import guard
-from maintainer.fleet.guard.guard import Limits, Situation
+from maintainer.fleet.guard.guard import Situation
 from maintainer.fleet.guard.inputs import GuardInputs
+from maintainer.fleet.guard.rules import Limits
 from maintainer.fleet.service import serve as serve_fleet
 from tests.errors import raises_code
 from tests.fakes.clock import ManualClock

@@ -11,7 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from astraflow.runtime.processes.child import MAX_LINE_BYTES, ChildProcess, LoggedProcess, run_command
+from astraflow.runtime.processes.child import (
+    MAX_LINE_BYTES,
+    ChildProcess,
+    LoggedProcess,
+    run_command,
+    start_independent,
+)
 from astraflow.runtime.processes.supervised import PARENT, parent_variable
 
 VARIABLES = {"PATH": os.environ["PATH"]}
@@ -185,3 +191,15 @@ def test_a_process_whose_parent_has_ended_before_the_call_ends() -> None:
     variables = os.environ | parent_variable() | {PARENT: "1"}
     ended = subprocess.run([sys.executable, "-c", ENDS_WITH_PARENT], env=variables, stdout=subprocess.PIPE, check=False)
     assert (ended.returncode, ended.stdout) == (127, b"")
+
+
+@pytest.mark.anyio
+async def test_an_independent_program_has_a_session_of_its_own_and_leaves_no_zombie(tmp_path: Path) -> None:
+    log_file = tmp_path / "log"
+    log_file.write_text("earlier\n")
+    command = "cut -d' ' -f6 /proc/$$/stat; echo $NAME >&2"
+    pid = start_independent(["sh", "-c", command], environment={**VARIABLES, "NAME": "mine"}, log_file=log_file)
+    await until(lambda: not psutil.pid_exists(pid))
+    assert log_file.read_text() == f"earlier\n{pid}\nmine\n"
+    with pytest.raises(FileNotFoundError):
+        start_independent(["/no/such"], environment={}, log_file=log_file)

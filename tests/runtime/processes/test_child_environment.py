@@ -81,7 +81,7 @@ _STARTING = frozenset(
         "posix_spawn",
     }
     | {"posix_spawnp", "execve", "execvp", "execvpe", "StdioServerParameters"}
-    | {"spawn", "spawn_logged", "spawn_answering", "run_command"}
+    | {"spawn", "spawn_logged", "spawn_answering", "run_command", "start_independent"}
 )
 
 
@@ -92,7 +92,7 @@ def starts_programs(path: Path) -> bool:
             name = ast.unparse(node.func)
             if name.rpartition(".")[2] in _STARTING or name == "subprocess.run":
                 return True
-            if any(ast.unparse(argument) == "subprocess.Popen" for argument in node.args):
+            if any(ast.unparse(argument) == "start_independent" for argument in node.args):
                 return True
     return False
 

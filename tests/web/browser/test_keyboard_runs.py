@@ -1,9 +1,10 @@
 """Runs with the keyboard alone: inspect, compare, download, stop, resume and launch again."""
 
+import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from playwright.async_api import Page, expect
 
 from astraflow.client.local_runs import LAUNCH_LOG
 from astraflow.runtime.folders.run_folders import RunFolder
+from astraflow.runtime.processes.child import start_independent
 from tests.fakes.browser import browser, logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.keyboard import KeyboardUser
@@ -29,16 +31,18 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240), 
 class Sleeping(Launcher):
     """Starts runs that sleep until they are asked to end."""
 
-    begun: list[subprocess.Popen[bytes]]
+    begun: list[int]
+    """Process ids."""
 
     @staticmethod
-    async def _start_process(folder: RunFolder, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    async def _start_process(folder: RunFolder, argv: Sequence[str]) -> int:
         folder.log(LAUNCH_LOG).parent.mkdir(parents=True, exist_ok=True)
         folder.log(LAUNCH_LOG).write_text("it sleeps\n")
         folder.recipe_file.write_text("{}")
-        process = subprocess.Popen([sys.executable, "-m", "tests.fakes.sleeping_node", str(folder.path)])
-        Sleeping.begun.append(process)
-        return process
+        argv = [sys.executable, "-m", "tests.fakes.sleeping_node", str(folder.path)]
+        pid = start_independent(argv, environment=os.environ, log_file=folder.log(LAUNCH_LOG))
+        Sleeping.begun.append(pid)
+        return pid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +79,9 @@ async def operator_page(
         try:
             yield OperatorPage(page=page, keys=keys, web=web, fake=fake)
         finally:
-            for process in Sleeping.begun:
-                process.send_signal(signal.SIGTERM)
-                process.wait()
+            for pid in Sleeping.begun:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
         assert complaints.heard == []
 
 

@@ -28,7 +28,7 @@ class CountingLauncher(FakeLauncher):
     """Raised by the next starts, in order."""
 
     @staticmethod
-    async def _start_process(folder: RunFolder, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    async def _start_process(folder: RunFolder, argv: Sequence[str]) -> int:
         if CountingLauncher.failures:
             raise CountingLauncher.failures.pop()
         CountingLauncher.started.append(folder.path)
@@ -96,10 +96,10 @@ async def test_a_launch_whose_process_id_is_not_stored_is_listed_and_not_started
         with monkeypatch.context() as patch:
             real_start = CountingLauncher._start_process
 
-            async def start_and_lose_the_database(folder: RunFolder, argv: Sequence[str]) -> subprocess.Popen[bytes]:
-                process = await real_start(folder, argv)
+            async def start_and_lose_the_database(folder: RunFolder, argv: Sequence[str]) -> int:
+                pid = await real_start(folder, argv)
                 patch.setattr(Database, "write_sync", _fail)
-                return process
+                return pid
 
             patch.setattr(CountingLauncher, "_start_process", staticmethod(start_and_lose_the_database))
             assert (await launch(client)).json()["name"] == started[0].name

@@ -154,22 +154,29 @@ def plan_view(view_context: ViewContext, plan: Plan) -> outputs.PlanOutput:
     """`fleet_plan`."""
     low, high = unapproved_sizes(GuardInputs.parse(plan.guard_json))
     return outputs.PlanOutput(
-        plan_id=plan.id,
         pool=view_context.names.token("pool", plan.request.pool),
         nodes_now=plan.nodes,
         target=plan.target,
         launches=plan.launches,
         victims=[view_context.names.token("node", victim) for victim in plan.victims],
         eta_s=rounded(plan.eta_s),
-        usd_per_hour_change=rounded(plan.usd_per_hour_change),
-        verdict=plan.verdict,
-        needs_approval=plan.needs_approval,
-        findings=[outputs.FindingView(code=finding.code, verdict=finding.verdict) for finding in plan.findings],
         hold_s=rounded(plan.hold_s),
         unapproved_low=low,
         unapproved_high=high,
-        expires_in_s=rounded(max(0.0, plan.expires_at - view_context.snapshot.at)),
+        **judged_fields(view_context, plan),
     )
+
+
+def judged_fields(view_context: ViewContext, plan: Plan) -> dict[str, Any]:
+    """Fields of a plan of a pool or of the run."""
+    return {
+        "plan_id": plan.id,
+        "usd_per_hour_change": rounded(plan.usd_per_hour_change),
+        "verdict": plan.verdict,
+        "needs_approval": plan.needs_approval,
+        "findings": [outputs.FindingView(code=finding.code, verdict=finding.verdict) for finding in plan.findings],
+        "expires_in_s": seconds_left(plan.expires_at, view_context.snapshot.at),
+    }
 
 
 def unapproved_sizes(guard_inputs: GuardInputs) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from maintainer.agent.observation.names import SINGLE_WORD, Names
 from maintainer.agent.observation.signals import FAULTS
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.inputs import DoctorInput
-from maintainer.agent.tools.views.pools import proposal_fields
+from maintainer.agent.tools.views.pools import judged_fields, proposal_fields
 from maintainer.agent.tools.views.redacted_texts import problem_view
 from maintainer.agent.tools.views.view_context import ViewContext, rounded, rounded_or_none
 
@@ -47,15 +47,7 @@ def doctor_view(view_context: ViewContext, arguments: DoctorInput) -> outputs.Do
 def run_plan_view(view_context: ViewContext, plan: Plan) -> outputs.RunChangeOutput:
     """`run_change`."""
     assert plan.request.run is not None  # noqa: S101 (the tool plans nothing else)
-    return outputs.RunChangeOutput(
-        plan_id=plan.id,
-        action=plan.request.run.action,
-        verdict=plan.verdict,
-        needs_approval=plan.needs_approval,
-        findings=[outputs.FindingView(code=finding.code, verdict=finding.verdict) for finding in plan.findings],
-        usd_per_hour_change=rounded(plan.usd_per_hour_change),
-        expires_in_s=rounded(max(0.0, plan.expires_at - view_context.snapshot.at)),
-    )
+    return outputs.RunChangeOutput(action=plan.request.run.action, **judged_fields(view_context, plan))
 
 
 def _fault(record: Record, names: Names) -> outputs.FaultView:

@@ -18,7 +18,7 @@ from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import render_summary
 from astraflow.runtime.folders.run_folders import RUN as RUN_FILE
-from maintainer.fleet.guard.guard import Limits
+from maintainer.fleet.guard.rules import Limits
 from maintainer.fleet.guard.run_changes import RunGuardInputs, RunSituation, parse_inputs
 from tests.errors import raises_code
 from tests.maintainer.fleet.parts import ALICE, OTTO, Parts, build
@@ -173,7 +173,9 @@ def test_the_guard_refuses_by_budget_pace_place_and_age(
     assert {finding.code for finding in people} == refusals - {GuardRule.STALE}
 
 
-@pytest.mark.parametrize("text", ['{"run":{}}', '{"run":[]}', '{"run":{"rejected":[{}]}}', "{"])
+@pytest.mark.parametrize(
+    "text", ['{"change":{}}', '{"change":[]}', '{"change":{"action":"stop","kind":"a b"},"situation":{}}', "{"]
+)
 def test_broken_inputs_of_the_guard_are_refused(text: str) -> None:
     with raises_code(InvalidInput, "fleet.invalid_guard_inputs"):
         parse_inputs(text)

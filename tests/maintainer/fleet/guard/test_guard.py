@@ -15,17 +15,15 @@ from astraflow.contract.ids import PoolId
 from maintainer.fleet.guard.approval import may_approve
 from maintainer.fleet.guard.guard import (
     AUTOMATIC_MODES,
-    HUMAN_ROLES,
     MAX_HOLD_S,
-    Limits,
     ProposedChange,
     Rejection,
     Situation,
     hold_s,
     judge,
     nodes_beyond_rule,
-    verdict,
 )
+from maintainer.fleet.guard.rules import HUMAN_ROLES, Limits, verdict
 from maintainer.fleet.ledger.lifecycle import COUNTED_STATES
 
 NOW = 10_000.0

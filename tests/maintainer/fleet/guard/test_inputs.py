@@ -15,8 +15,9 @@ from astraflow.contract.fleet.pools import KillScope, PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from maintainer.fleet.guard import guard
 from maintainer.fleet.guard.approval import ApplyAttempt
-from maintainer.fleet.guard.guard import Limits, Rejection, Situation, judge
+from maintainer.fleet.guard.guard import Rejection, Situation, judge
 from maintainer.fleet.guard.inputs import GuardInputs, _instances
+from maintainer.fleet.guard.rules import Limits
 from tests.maintainer.fleet.parts import POOL, START, spec
 
 seconds = st.floats(START - 4000, START + 4000)
