@@ -1,10 +1,10 @@
 """Runs with the keyboard alone: inspect, compare, download, stop, resume and launch again."""
 
-import os
 import signal
+import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from playwright.async_api import Page, expect
 
 from astraflow.client.local_runs import LAUNCH_LOG
 from astraflow.runtime.folders.run_folders import RunFolder
-from astraflow.runtime.processes.child import start_independent
 from tests.fakes.browser import browser, logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.keyboard import KeyboardUser
@@ -31,18 +30,17 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240), 
 class Sleeping(Launcher):
     """Starts runs that sleep until they are asked to end."""
 
-    begun: list[int]
-    """Process ids."""
+    begun: list[subprocess.Popen[bytes]]
 
     @staticmethod
     async def _start_process(folder: RunFolder, argv: Sequence[str]) -> int:
         folder.log(LAUNCH_LOG).parent.mkdir(parents=True, exist_ok=True)
         folder.log(LAUNCH_LOG).write_text("it sleeps\n")
         folder.recipe_file.write_text("{}")
-        argv = [sys.executable, "-m", "tests.fakes.sleeping_node", str(folder.path)]
-        pid = start_independent(argv, environment=os.environ, log_file=folder.log(LAUNCH_LOG))
-        Sleeping.begun.append(pid)
-        return pid
+        process = subprocess.Popen([sys.executable, "-m", "tests.fakes.sleeping_node", str(folder.path)])
+        threading.Thread(target=process.wait, daemon=True).start()  # as `start_independent`, so that it is no zombie
+        Sleeping.begun.append(process)
+        return process.pid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +77,9 @@ async def operator_page(
         try:
             yield OperatorPage(page=page, keys=keys, web=web, fake=fake)
         finally:
-            for pid in Sleeping.begun:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
+            for process in Sleeping.begun:
+                process.send_signal(signal.SIGTERM)
+                process.wait()
         assert complaints.heard == []
 
 
