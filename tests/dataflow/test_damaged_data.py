@@ -6,9 +6,11 @@ import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
 import pytest
 
 from astraflow.archive.set_aside import FOLDER, SetAsideFiles
@@ -20,9 +22,12 @@ from astraflow.contract.records import render
 from astraflow.contract.reports.evaluations import EvaluationState
 from astraflow.contract.reports.queries import EventQuery, TrajectoryQuery
 from astraflow.contract.reports.report import Report
+from astraflow.contract.rollouts.recording import Mixture
 from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.token_columns import TokenColumn
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.config import DataflowConfig
+from astraflow.wire.codecs import token_columns as codec_token_columns
 from tests import make
 from tests.dataflow.running import Service, config, evaluation, facts, running
 from tests.dataflow.test_service import episode, step_of, with_text
@@ -297,6 +302,27 @@ async def test_a_damaged_archive_never_stops_a_run(seed: int, stored_run: Path, 
                 assert isinstance(problem, CorruptData)
         await service.control.events(EventQuery())
         await train_on(service)
+
+
+async def test_experts_in_the_bytes_of_an_earlier_release_are_set_aside_although_they_are_as_wide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(TokenColumn.EXPERTS, "_value_", "experts")  # two bytes: the numbers of 2 of 256 experts
+        earlier.setitem(codec_token_columns._COLUMNS, "experts", TokenColumn.EXPERTS)
+        async with running(tmp_path, settings()) as service:
+            node = (await service.nodes.join(facts())).node
+            (task,) = (await service.nodes.lease(node, 1, wait_s=2)).tasks
+            trajectory = make.trajectory()
+            columns = {TokenColumn.EXPERTS: np.full((len(trajectory.logprobs), 2), 7, np.uint8)}
+            recorded = (replace(trajectory, token_columns=columns),)
+            await service.nodes.push(node, [replace(alike(task), trajectories=recorded)])
+    assert Mixture(layers=1, chosen=2, experts=256).width == 2
+    async with running(tmp_path, settings()) as service:
+        events = (await service.control.report()).events
+        (event,) = (event for event in events if event.kind.value == "records_set_aside")
+        assert "(1 result)" in (text := render(event))
+        assert "token column 'experts' of width 2" in text
 
 
 async def test_a_round_that_lost_its_last_prompts_ends(tmp_path: Path) -> None:

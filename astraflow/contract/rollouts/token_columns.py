@@ -25,8 +25,8 @@ _MAX_MASS = 1.01
 
 
 class TokenColumn(Enum):
-    """Quantity that an engine can record of each token. Its value is its name on the wire, where wider element types
-    come first, so that all arrays are aligned."""
+    """Quantity that an engine can record of each token. Its value is its name on the wire and in journals, and changes
+    with the meaning of its bytes. Wider element types come first, so that all arrays are aligned."""
 
     TOP_TOKENS = "top_tokens"
     """int32 `[tokens, k]`: the k most likely tokens of the sampled distribution, in any order; -1: none."""
@@ -44,7 +44,7 @@ class TokenColumn(Enum):
     """
     TEMPERATURE = "temperature"
     """float32 `[tokens, 1]`: sampling temperature, where it is not that of the algorithm; 0: it is. Nodes record it."""
-    EXPERTS = "experts"
+    EXPERTS = "expert_sets"
     """uint8 `[tokens, bytes]`: experts that computed the logits from which the token was sampled, so those of the token
     before it, in all layers of a mixture, as numbers of sets (`encoded_experts`); 255 in all bytes: not recorded."""
 

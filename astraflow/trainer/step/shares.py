@@ -92,7 +92,7 @@ class Share:
     """int32 `[tokens, n]`: `TokenColumn.SUPPORT`; None if every token was sampled from the whole vocabulary."""
     temperature: Tensor | None = None
     """float32 `[tokens, 1]`: `TokenColumn.TEMPERATURE`; None if every token was sampled at that of the algorithm."""
-    experts: Tensor | None = None
+    expert_sets: Tensor | None = None
     """uint8 `[tokens, bytes]`: `TokenColumn.EXPERTS`; None if no engine recorded them."""
 
     def token_data(self, device: torch.device) -> TokenData:
@@ -163,8 +163,8 @@ class Share:
 _TURN_TENSORS = ("turn_rows", "turn_indices", "turn_lengths", "turn_rewards", "turn_discounts")
 _SHARE_TENSORS = ("row_advantages", "is_own_version", *_TURN_TENSORS, "behaviour_logprobs")
 _TOKEN_TENSORS = ("teacher_logprobs", "teacher_top_tokens", "teacher_top_logprobs", "top_tokens", "top_logprobs")
-_OPTIONAL_TENSORS = (*_TOKEN_TENSORS, "support", "temperature", "experts")
-_PACK_COLUMNS = {"support": "support", "temperature": "temperatures", "experts": "experts"}
+_OPTIONAL_TENSORS = (*_TOKEN_TENSORS, "support", "temperature", "expert_sets")
+_PACK_COLUMNS = {"support": "support", "temperature": "temperatures", "expert_sets": "experts"}
 """Fields of packs by the tensors of a share that they are parts of."""
 _PACK_TENSORS = ("input_ids", "predictors", "targets")
 
