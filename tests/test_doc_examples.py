@@ -7,6 +7,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from inspect import CO_COROUTINE
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ def test_python_blocks_run_without_an_error(document: str, text: str) -> None:
             node for node in ast.parse(text).body if isinstance(node, ast.Import | ast.ImportFrom)
         ]
         code = compile(ast.Module(body=imports, type_ignores=[]), document, "exec")
+    assert document in TESTED_ELSEWHERE or not code.co_flags & CO_COROUTINE, "`exec` would not run it"
     if document not in TESTED_ELSEWHERE:
         exec(code, {"__name__": "example"})  # noqa: S102 (a document of this project)
 

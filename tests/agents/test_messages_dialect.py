@@ -290,7 +290,8 @@ async def test_a_client_that_leaves_cancels_the_call() -> None:
         task = asyncio.create_task(sdk.messages.create(model="m", max_tokens=9, messages=HELLO))
         await eventually(lambda: handler.waiting == 1)
         task.cancel()
-        await eventually(lambda: handler.cancelled == 1)
+        await eventually(lambda: handler.waiting == 0)
+    assert (len(handler.calls), handler.cancelled) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from astraflow.archive.connection import open_recorded
 from astraflow.archive.samples import find_trajectories
 from astraflow.contract.errors import InvalidInput
 from astraflow.datasets import datasets
-from astraflow.tracking.trajectory_rows import write_rows
+from astraflow.tracking.trajectory_rows import sample_pages, write_rows
 from tests.errors import raises_code
 from tests.fakes.recorded_run import fill, recorded_archive, run_folder
 
@@ -30,7 +30,7 @@ def recorded(tmp_path: Path) -> Path:
 
 def written(archive: Path, file: Path) -> int:
     with closing(open_recorded(archive)) as database:
-        return write_rows(file, lambda query: find_trajectories(database, query))
+        return write_rows(file, sample_pages(lambda query: find_trajectories(database, query)))
 
 
 def test_rows_have_an_entry_for_each_token(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,8 @@ def test_parquet_has_the_same_rows(recorded: Path, tmp_path: Path) -> None:
 def test_a_share_of_the_groups_is_written_in_the_layout_of_atif(recorded: Path, tmp_path: Path) -> None:
     def documents(share: float) -> list[dict[str, Any]]:
         with closing(open_recorded(recorded)) as database:
-            write_rows(tmp_path / "x.atif.jsonl", lambda query: find_trajectories(database, query), share=share)
+            pages = sample_pages(lambda query: find_trajectories(database, query), share)
+            write_rows(tmp_path / "x.atif.jsonl", pages)
         return [json.loads(line) for line in (tmp_path / "x.atif.jsonl").read_text().splitlines()]
 
     whole, half = documents(1.0), documents(0.5)

@@ -12,9 +12,6 @@ from web.static_files import CACHE_CONTROL, bundle_css, minify_css, minify_js
 
 pytestmark = pytest.mark.anyio
 
-MAX_SCRIPT_BYTES = 90_000
-"""All modules of the page, decoded; htmx (37 kB) and uPlot (51 kB) apart."""
-
 
 @pytest.mark.parametrize("name", ["app.css", "work.css"])
 async def test_style_sheets_are_bundled_in_the_layers_of_their_imports(web: RunningWeb, name: str) -> None:
@@ -61,12 +58,6 @@ def test_minified_scripts_keep_their_lines_and_texts() -> None:
         assert [line for line in path.read_text().split("\n") if line.count("`") % 2] == [], (
             f"{path}: a text spans lines"
         )
-
-
-def test_all_scripts_of_the_page_are_small() -> None:
-    sizes = [len(minify_js(path.read_text()).encode()) for path in (STATIC / "js").glob("*.js")]
-
-    assert sum(sizes) <= MAX_SCRIPT_BYTES
 
 
 def test_nested_imports_are_bundled_in_order(tmp_path: Path) -> None:
