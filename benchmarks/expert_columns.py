@@ -76,7 +76,7 @@ class Rollouts:
     pack: Pack
     """With the experts of the sampled tokens."""
     logprobs: Tensor
-    """Of the engine, of the sampled tokens."""
+    """Log-probabilities that the engine gave the sampled tokens."""
     whole: Pack
     """The same sequences with the experts of all positions: each token but the first counts as sampled."""
     is_sampled: Tensor
@@ -127,7 +127,7 @@ def _experts(results: list[Generation]) -> ColumnArray:
 def report_mismatch(name: str, trainer: Tensor, engine: Tensor) -> None:
     gaps = (trainer - engine).double()
     k3, largest = float((gaps.exp() - 1 - gaps).mean()), float(gaps.abs().max())
-    sys.stdout.write(f"{name:40} mean k3 {k3:.1e} nats, largest difference {largest:.2f} nats" + "\n")
+    sys.stdout.write(f"{name:40} mean k3 {k3:.1e} nats, largest difference {largest:.2f} nats\n")
     sys.stdout.flush()
 
 
@@ -175,7 +175,7 @@ def report_sizes(name: str, experts: ColumnArray) -> None:
         for layout, change in LAYOUTS.items()
     }
     text = ", ".join(f"{layout} {size:.0f}" for layout, size in sizes.items())
-    sys.stdout.write(f"{name}: {repeated:.0%} repeated; zstd of a byte for each, by {text} bytes for each token" + "\n")
+    sys.stdout.write(f"{name}: {repeated:.0%} repeated; zstd of a byte for each, by {text} bytes for each token\n")
     sys.stdout.flush()
 
 

@@ -130,7 +130,7 @@ class Replay(SlotBatcher):
 
 @dataclass(slots=True)
 class Way:
-    """One of the ways that are compared, and what it has done."""
+    """Decoding with drafts or without, with its time and tokens so far."""
 
     replay: Replay
     seconds: float = 0.0

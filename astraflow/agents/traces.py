@@ -6,7 +6,6 @@ encoded again.
 """
 
 import json
-import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from astraflow.agents.calls import AgentMessage, FunctionCall, Role
+from astraflow.agents.dialects.dialect import nearest_float
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.generation import Finish, Generation
 from astraflow.contract.rollouts.spans import Ending
@@ -255,8 +255,7 @@ def canonical_arguments(arguments: str) -> str:
 
 
 def _number(text: str) -> float:
-    value = float(text)  # also for integers: clients in JavaScript round those beyond 53 bits
-    value = max(-sys.float_info.max, min(value, sys.float_info.max))
+    value = nearest_float(text)  # also for integers: clients in JavaScript round those beyond 53 bits
     return int(value) if value.is_integer() else value
 
 

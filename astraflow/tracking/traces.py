@@ -31,14 +31,14 @@ _NS = 10**9
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """What the model wrote in one turn, or what it read as the user's words."""
+    """Answer of the model with its calls and their results, or text that it read before one."""
 
     is_answer: bool
-    """False for what it read: the prompt, and words of the user or of other policies."""
-    text: str
+    """False for text that it read: the prompt, and words of the user or of other policies."""
+    text: str = ""
     seconds: float = 0.0
     version: int | None = None
-    """Version of the weights; None for what it read."""
+    """Version of the weights; None for text that it read."""
     read_tokens: int = 0
     """Tokens before the turn. Count."""
     tokens: list[int] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Turn:
     logprobs: list[float] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
-    """What tools and the environment answered."""
+    """Answers of tools and of the environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +83,14 @@ def trace_of(sample: SampledTrajectory) -> Trace:
         is_answer = span.author is Author.MODEL
         if turns and not is_answer and span.speaker in _RESULTS:
             turns[-1].results.append(part)
-            turns[-1].seconds += seconds
-        elif turns and is_answer and turns[-1].is_answer and not turns[-1].results:
-            _extend(turns[-1], part, sample.token_ids[read : read + span.length], seconds)
         else:
-            weights = None if span.version is None else int(span.version)
-            turns.append(Turn(is_answer=is_answer, text=part, seconds=seconds, version=weights, read_tokens=read))
-            turns[-1].tokens.extend(sample.token_ids[read : read + span.length] if is_answer else ())
-        if is_answer and sample.logprobs:
+            if not (turns and is_answer and turns[-1].is_answer and not turns[-1].results):  # else its weights changed
+                weights = None if span.version is None else int(span.version)
+                turns.append(Turn(is_answer=is_answer, version=weights, read_tokens=read))
+            turns[-1].text += part
+        turns[-1].seconds += seconds
+        if is_answer:
+            turns[-1].tokens.extend(sample.token_ids[read : read + span.length])
             turns[-1].logprobs.extend(islice(logprobs, span.length))
         begin, read = end, read + span.length
     for turn in turns:
@@ -98,13 +98,6 @@ def trace_of(sample: SampledTrajectory) -> Trace:
             spans = call_spans(turn.text, CallFormat.HERMES, ())
             turn.calls.extend(call for span in spans for call in span.calls if isinstance(call, ToolCall))
     return Trace(sample=sample, turns=tuple(turns))
-
-
-def _extend(turn: Turn, text: str, tokens: tuple[int, ...], seconds: float) -> None:
-    """Adds the rest of an answer, whose weights changed within."""
-    turn.text += text
-    turn.tokens.extend(tokens)
-    turn.seconds += seconds
 
 
 def atif(trace: Trace) -> dict[str, Any]:

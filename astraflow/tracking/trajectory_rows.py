@@ -1,7 +1,7 @@
 """Sampled trajectories as one file of rows, which `datasets` and this project's data sets read."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -63,16 +63,10 @@ def _role(span: Span) -> str:
     return _ASSISTANT if span.author is Author.MODEL else span.speaker or _PROMPT
 
 
-def write_rows(
-    file: Path,
-    find: Callable[[TrajectoryQuery], TrajectoryPage],
-    *,
-    share: float = 1.0,
-    scored: Callable[[SampledTrajectory], SampledTrajectory] = lambda sample: sample,
-) -> int:
-    """Writes trajectories that have tokens, oldest first; returns their number. The file is complete or absent.
+def write_rows(file: Path, pages: Iterable[Iterable[SampledTrajectory]]) -> int:
+    """Writes trajectories; returns their number. The file is complete or absent.
 
-    find: query of the samples of a run. share: of the groups. scored: gives a trajectory its reward.
+    pages: as of `sample_pages`; one is in memory at a time.
     Raises: InvalidInput for another ending of the name, and for Parquet without pyarrow; OSError.
     """
     if file.suffix not in ENDINGS:
@@ -85,7 +79,7 @@ def write_rows(
     write = _write_parquet if file.suffix == ".parquet" else _write_lines
     try:
         document = _atif if file.name.endswith(ATIF_ENDING) else row_of
-        count = write(temporary, ([document(scored(sample)) for sample in page] for page in sample_pages(find, share)))
+        count = write(temporary, ([document(sample) for sample in page] for page in pages))
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)

@@ -168,12 +168,13 @@ def _quickly_read(data: bytes | bytearray) -> Any:
 
 def _exact_value(data: bytes | bytearray) -> Any:
     """Returns a JSON value with whatever numbers. Raises: ValueError, RecursionError."""
-    value = json.loads(data.decode(), parse_float=_finite, parse_constant=_refused_constant)
+    value = json.loads(data.decode(), parse_float=nearest_float, parse_constant=_refused_constant)
     to_json(value)  # raises for half of a surrogate pair, which is no character
     return value
 
 
-def _finite(text: str) -> float:
+def nearest_float(text: str) -> float:
+    """Returns the finite float that is nearest to a JSON number."""
     return max(-sys.float_info.max, min(float(text), sys.float_info.max))
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from astraflow.cli.run_endpoints import RunEndpoint
     from astraflow.contract.reports.queries import TrajectoryPage, TrajectoryQuery
+    from astraflow.contract.reports.report import SampledTrajectory
     from astraflow.runtime.folders.run_folders import RunFolder
     from astraflow.tracking.rescoring import Rescore
     from astraflow.weights.store.storage.base import Folder
@@ -121,29 +122,37 @@ def _scoring(reward: str) -> "AbstractContextManager[Rescore]":
     return rescoring(parse_override(f"reward={reward}")["reward"] if "{" in reward else {"kind": reward})
 
 
-def _write_rows(run_dir: Path, file: Path, share: float, reward: str) -> None:
+@contextmanager
+def _opened_samples(run: "RunFolder", share: float, reward: str) -> Iterator[Iterator[list["SampledTrajectory"]]]:
+    """Opens pages of the trajectories of a share of the groups, scored by a reward if one is given."""
     from astraflow.archive.samples import find_trajectories
+    from astraflow.tracking.trajectory_rows import sample_pages
+
+    with _opened_archive(run) as database, _scoring(reward) as scored:
+        pages = sample_pages(lambda query: find_trajectories(database, query), share)
+        yield ([scored(sample) for sample in page] for page in pages)
+
+
+def _write_rows(run_dir: Path, file: Path, share: float, reward: str) -> None:
     from astraflow.cli.run_directory import find_run_folder
     from astraflow.tracking.trajectory_rows import write_rows
 
-    with _opened_archive(find_run_folder(run_dir)) as database, _scoring(reward) as scored:
-        count = write_rows(file, lambda query: find_trajectories(database, query), share=share, scored=scored)
+    with _opened_samples(find_run_folder(run_dir), share, reward) as pages:
+        count = write_rows(file, pages)
     typer.echo(f"wrote {count} trajectories to {file}")
 
 
 def _write_traces(run_dir: Path, to: str, share: float, reward: str) -> None:
-    from astraflow.archive.samples import find_trajectories
     from astraflow.cli.run_directory import find_run_folder
     from astraflow.tracking.trace_writers import trace_writer
     from astraflow.tracking.traces import trace_of
-    from astraflow.tracking.trajectory_rows import sample_pages
 
     run_folder, count = find_run_folder(run_dir), 0
     opened = trace_writer(to, run=str(run_folder.facts.run))
-    with _opened_archive(run_folder) as database, _scoring(reward) as scored, opened as write:
-        for page in sample_pages(lambda query: find_trajectories(database, query), share):
+    with _opened_samples(run_folder, share, reward) as pages, opened as write:
+        for page in pages:
             for sample in page:
-                write(trace_of(scored(sample)))
+                write(trace_of(sample))
             count += len(page)
     typer.echo(f"wrote {count} trajectories as traces to {to}")
 

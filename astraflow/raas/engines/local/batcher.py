@@ -91,11 +91,13 @@ class Batcher(ABC):
 
     way: ClassVar[str]
     """How sequences of different lengths are computed, in logs and reports."""
+    verifies_drafts: ClassVar[bool] = False
+    """True if a step can compute more than one token of a sequence."""
 
     def __init__(self, model: PreTrainedModel, limits: BatchLimits, speculation: Speculation | None = None) -> None:
-        """speculation: drafts tokens for steps that can verify them; None drafts nothing."""
+        """speculation: drafts tokens where steps can verify them; None drafts nothing."""
         self.running: list[Sequence] = []
-        self.speculation = speculation
+        self.speculation = speculation if self.verifies_drafts else None
         self._model = model
         self._limits = limits
         self._device = model.device

@@ -29,8 +29,7 @@ class LockstepBatcher(Batcher):
     way = "lockstep"
 
     def __init__(self, model: PreTrainedModel, limits: BatchLimits, speculation: Speculation | None = None) -> None:
-        """speculation: ignored, as a step computes one token of each sequence."""
-        super().__init__(model, limits)
+        super().__init__(model, limits, speculation)
         self._batches: list[StateCache] = []
 
     def _prefills(self, joining: list[Joining]) -> Iterable[list[Joining]]:
@@ -96,10 +95,6 @@ class RecomputingBatcher(Batcher):
     """Batcher that runs the whole model over whole sequences for each token, for all other models."""
 
     way = "recomputed"
-
-    def __init__(self, model: PreTrainedModel, limits: BatchLimits, speculation: Speculation | None = None) -> None:
-        """speculation: ignored, as a step computes one token of each sequence."""
-        super().__init__(model, limits)
 
     def _prefills(self, joining: list[Joining]) -> Iterable[list[Joining]]:
         return [joining] if joining else []

@@ -37,6 +37,7 @@ class SlotBatcher(Batcher):
     """
 
     way = "slots"
+    verifies_drafts = True
 
     def __init__(self, model: PreTrainedModel, limits: BatchLimits, speculation: Speculation | None = None) -> None:
         super().__init__(model, limits, None if has_states(model) else speculation)

@@ -27,7 +27,7 @@ _KEPT = 0.98
 
 @dataclass(slots=True)
 class DraftCounts:
-    """What was drafted and accepted so far."""
+    """Counts of drafts, and of their drafted and accepted tokens."""
 
     drafts: int = 0
     drafted: int = 0
@@ -124,12 +124,8 @@ class Speculation:
         self._orders: list[int] = []
         self._began_at = self._searched_at = 0.0
         self._lent, self._budget_s = _MOST_LENT, 0.0
-        self._gain = 1.0
-
-    @property
-    def gain(self) -> float:
+        self.gain = 1.0
         """Tokens per second of recent steps against the same steps without drafts; 1 while resting."""
-        return self._gain if self.is_drafting else 1.0
 
     def drafts(self, running: list[Sequence]) -> list[list[int]]:
         """Returns the tokens to verify behind the last token of each sequence, at the beginning of a step."""
@@ -159,10 +155,10 @@ class Speculation:
         self._note_accepted(sequences, drafts, accepted)
         replaced_s = (1 + sum(accepted) / len(sequences)) * plain_s
         spent_s = ended_at - self._began_at
-        self._gain = _KEPT * self._gain + (1 - _KEPT) * replaced_s / max(spent_s, 1e-9)
+        self.gain = _KEPT * self.gain + (1 - _KEPT) * replaced_s / max(spent_s, 1e-9)
         self._budget_s = min(self._budget_s + (1 + self._lent) * replaced_s - spent_s, _MOST_STEPS * plain_s)
         if self._budget_s <= 0:
-            self.is_drafting, self._gain = False, 1.0
+            self.is_drafting, self.gain = False, 1.0
             self._lent = max(_LEAST_LENT, self._lent / 2)
         elif self._budget_s > 2 * _BEGIN_STEPS * plain_s:  # it has saved more than it had
             self._lent = _MOST_LENT

@@ -100,9 +100,6 @@ class SglangDialect:
         """Options of the launch."""
         self._mixture: Mixture | None = None
         """Shape of the mixture, when the server returns routes."""
-        self._has_seeds = False
-        """Whether the server uses the seed of a request; otherwise it ignores it."""
-        self._tensor_ranks = 1
         self._vocabulary = 0
         """Tokens of the model; 0 before a launch."""
 
@@ -164,7 +161,6 @@ class SglangDialect:
         if options.return_routes:
             self._mixture = mixture_in(model)
             flags["--enable-return-routed-experts"] = None
-        self._has_seeds, self._tensor_ranks = options.deterministic, options.tensor_parallel
         if options.deterministic:
             flags["--enable-deterministic-inference"] = None
         if options.speculation != "off":
@@ -187,7 +183,7 @@ class SglangDialect:
     ) -> list[Generation]:
         """Continues a prompt, once for each id. Raises: ServerRefused, ServerUnreachable, CorruptData; InvalidInput for
         a seed."""
-        if sampling.seed is not None and not self._has_seeds:
+        if sampling.seed is not None and not self._options.deterministic:
             raise InvalidInput(
                 "cannot sample with a seed: SGLang ignores it unless its kernels are deterministic; set "
                 "deterministic = true, or use the engine vllm",
@@ -311,7 +307,7 @@ class SglangDialect:
         this program, of megabytes, sent to the own child.
         """
         before, client.adapter = client.adapter, folder.name
-        body = await asyncio.to_thread(_adapter_request, folder, ranks=self._tensor_ranks)
+        body = await asyncio.to_thread(_adapter_request, folder, ranks=self._options.tensor_parallel)
         path = "/load_lora_adapter_from_tensors"
         _check_success(await client.post(path, body, limit_s=RELOAD_S), path)
         if before:
