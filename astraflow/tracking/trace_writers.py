@@ -1,8 +1,5 @@
 """Targets of traces: OpenTelemetry, MLflow and Trackio, each by its public interface."""
 
-import contextlib
-import io
-import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -11,11 +8,12 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.imports import needs_extra
 from astraflow.runtime.tracing import SpanRecord
+from astraflow.tracking.base import TrackedRun, TrackerOptions
 from astraflow.tracking.traces import Trace, genai_spans, messages_of
+from astraflow.tracking.trackio_tracker import TrackioTracker
 
 SPANS_ENDING = ".spans"
 """Ending of folders with spans of OpenTelemetry as JSON lines."""
-_PROJECT = "astraflow"
 _FLUSHED_TRACES = 64
 """Traces after which spans are exported, so that none is dropped for lack of room. Count."""
 
@@ -75,7 +73,7 @@ def _mlflow(uri: str, run: str) -> Write:
         import mlflow
 
     mlflow.set_tracking_uri(uri)
-    mlflow.set_experiment(_PROJECT)
+    mlflow.set_experiment(TrackerOptions().project)
 
     def write(trace: Trace) -> None:
         opened: list[tuple[Any, SpanRecord]] = []
@@ -99,18 +97,13 @@ def _mlflow(uri: str, run: str) -> Write:
 
 @contextmanager
 def _trackio(folder: Path, run: str) -> Iterator[Write]:
-    os.environ["TRACKIO_DIR"] = str(folder.absolute())  # read when the library is imported
     with needs_extra("trackio", to="write traces to Trackio"):
-        import trackio
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints advice for notebooks
-        opened = trackio.init(_PROJECT, name=run, resume="allow", embed=False, auto_log_gpu=False, auto_log_cpu=False)
+        tracker = TrackioTracker(TrackerOptions(), TrackedRun(name=run, folder=folder.absolute(), id=run))
+        from trackio import Trace as TrackioTrace  # after the tracker has named its folder
 
     def write(trace: Trace) -> None:
         facts = {**trace.facts, "session_id": str(trace.sample.task), "duration_ms": 1000 * trace.sample.duration_s}
-        opened.log({"trajectory": trackio.Trace(messages_of(trace), facts)}, step=trace.sample.ordinal)
+        tracker.run.log({"trajectory": TrackioTrace(messages_of(trace), facts)}, step=trace.sample.ordinal)
 
-    try:
+    with closing(tracker):
         yield write
-    finally:
-        with contextlib.redirect_stdout(io.StringIO()):
-            opened.finish()  # type: ignore[no-untyped-call]  # trackio has no types

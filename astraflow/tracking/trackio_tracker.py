@@ -28,7 +28,7 @@ class TrackioTracker:
                 f"export to {run.folder} from a process of its own, as `astraflow track` does"
             )
         with contextlib.redirect_stdout(io.StringIO()):  # it prints advice for notebooks
-            self._run = trackio.init(
+            self.run = trackio.init(
                 options.project, name=run.name, resume="allow", embed=False, auto_log_gpu=False, auto_log_cpu=False
             )
 
@@ -40,9 +40,9 @@ class TrackioTracker:
     def log(self, step: TrackedStep) -> None:
         """Logs the metrics of the step."""
         named = {f"{step.policy}/{name}": value for name, value in step.metrics.items()}
-        self._run.log({**named, f"{step.policy}/at": step.at}, step=step.step)
+        self.run.log({**named, f"{step.policy}/at": step.at}, step=step.step)
 
     def close(self) -> None:
         """Writes pending metrics and ends the run."""
         with contextlib.redirect_stdout(io.StringIO()):
-            self._run.finish()  # type: ignore[no-untyped-call]  # trackio has no types
+            self.run.finish()  # type: ignore[no-untyped-call]  # trackio has no types
