@@ -46,7 +46,7 @@ def rescoring(spec: Mapping[str, Any]) -> Iterator[Rescore]:
 async def _rescored(sample: SampledTrajectory, reward: Reward) -> SampledTrajectory:
     fields = json.loads(sample.prompt_fields or "{}")
     known = {QUESTION: sample.prompt_text, ANSWER: sample.reference_text, **fields}
-    answers = [turn.text for turn in trace_of(sample).turns if turn.is_answer]
+    answers = [turn.text for turn in trace_of(sample, hides_secrets=False).turns if turn.is_answer]
     finish = Finish.LENGTH if sample.is_truncated else Finish.STOP
     prompt = Prompt(id=PromptId(f"{sample.task}"), fields=known)
     score = await score_completion(reward, prompt, answers[-1] if answers else "", finish, tokens=sample.model_tokens)

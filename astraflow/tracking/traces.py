@@ -71,14 +71,14 @@ class Trace:
         return {**named, **scored, "is_truncated": sample.is_truncated, "ending": ending}
 
 
-def trace_of(sample: SampledTrajectory) -> Trace:
-    """Returns a trajectory as turns, with the texts of its spans and without secrets."""
+def trace_of(sample: SampledTrajectory, *, hides_secrets: bool = True) -> Trace:
+    """Returns a trajectory as turns, with the texts of its spans."""
     turns: list[Turn] = []
     logprobs, begin, read = iter(sample.logprobs), 0, 0
     text = sample.prompt_text + sample.completion_text
     ends = sample.text_ends or (len(sample.prompt_text), *[len(text)] * (len(sample.spans) - 1))
     for index, (span, end) in enumerate(zip(sample.spans, ends, strict=False)):
-        part = str(without_secrets(text[begin:end]))
+        part = str(without_secrets(text[begin:end])) if hides_secrets else text[begin:end]
         seconds = sample.span_s[index] if index < len(sample.span_s) else 0.0
         is_answer = span.author is Author.MODEL
         if turns and not is_answer and span.speaker in _RESULTS:
