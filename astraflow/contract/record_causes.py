@@ -89,7 +89,7 @@ MISMATCHES = {
     "the trainer, which gives {mass:.0%} to what they sample ({k3:.2g} nats per token); sample with top_p 1, top_k 0 "
     "and min_p 0, or on engines that record the column `support`",
     "mismatch_routed": "engine and trainer choose other experts of a mixture for the same tokens ({k3:.2g} nats per "
-    "token" + _COMPUTED + "); set router_replay = true (column `experts`), or " + _CENTERING,
+    "token" + _COMPUTED + "); set router_replay = true (column `expert_sets`), or " + _CENTERING,
     "mismatch_coarse": "engines compute other probabilities from the same weights, up to {probe:.2g} nats on the probe"
     + _COMPUTED
     + " ({k3:.2g} nats per token of samples); "

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.anyio
 SOLVER = PolicyId("solver")
 
 
-@pytest.mark.parametrize(("needs", "column"), [(ColumnNeeds(top_tokens=4), ""), (ColumnNeeds(experts=True), "experts")])
+@pytest.mark.parametrize(
+    ("needs", "column"), [(ColumnNeeds(top_tokens=4), ""), (ColumnNeeds(experts=True), "expert_sets")]
+)
 async def test_an_engine_that_records_less_than_an_algorithm_needs_is_refused(needs: ColumnNeeds, column: str) -> None:
     spec = replace(flow(), columns={SOLVER: needs})
     joined = JoinResult(
