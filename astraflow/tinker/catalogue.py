@@ -96,7 +96,6 @@ class Catalogue:
             tenant=model.tenant,
             model=model.id,
             kind="training" if request.kind == "save_weights" else "sampler",
-            name=saved["path"],
             size_bytes=sum(file.stat().st_size for file in folder.glob("*")),  # 0 when it was deleted meanwhile
             metadata=metadata_json(saved["user_metadata"]),
             created_at=now,

@@ -78,7 +78,7 @@ class TinkerServer:
     def create_session(self, tenant: str, request: api.CreateSession) -> dict[str, Any]:
         """Begins a session."""
         session = f"session-{secrets.token_hex(12)}"
-        self._store.add(SessionRow(id=session, tenant=tenant, created_at=time.time()))
+        self._store.add(SessionRow(id=session, tenant=tenant))
         self.audit.write(tenant, "create_session", session)
         return {"type": "create_session", "session_id": session}
 

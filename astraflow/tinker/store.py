@@ -19,7 +19,7 @@ KEPT_ANSWERS = 512
 
 _SCHEMA = """
 create table if not exists tenants (name text primary key, tokens integer not null default 0);
-create table if not exists sessions (id text primary key, tenant text not null, created_at real not null);
+create table if not exists sessions (id text primary key, tenant text not null);
 create table if not exists models (
     id text primary key, tenant text not null, session text not null, base text not null, rank integer not null,
     seed integer not null, targets text not null, metadata text not null, created_at real not null,
@@ -27,7 +27,7 @@ create table if not exists models (
 create table if not exists samplers (
     id text primary key, tenant text not null, session text not null, base text not null, path text not null);
 create table if not exists checkpoints (
-    path text primary key, tenant text not null, model text not null, kind text not null, name text not null,
+    path text primary key, tenant text not null, model text not null, kind text not null,
     size_bytes integer not null, metadata text not null, created_at real not null, expires_at real);
 create table if not exists requests (
     id text primary key, owner text not null, tenant text not null, number integer not null, kind text not null,
@@ -44,7 +44,6 @@ class SessionRow:
 
     id: str
     tenant: str
-    created_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +87,6 @@ class CheckpointRow:
     model: str
     kind: str
     """`training` or `sampler`."""
-    name: str
     size_bytes: int
     metadata: str
     created_at: float

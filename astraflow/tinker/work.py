@@ -19,7 +19,6 @@ log = get_logger()
 Passes = Generator[int, None, bytes]
 """Yields the cost of each pass in tokens, returns the answer."""
 
-
 _UNUSABLE = -1
 
 
@@ -47,6 +46,7 @@ class Outcome:
 
 
 Settle = Callable[[RequestRow, Outcome], None]
+"""Takes the result of a request."""
 
 
 class ModelWork:
@@ -110,7 +110,7 @@ class Workshop:
             answer = yield from self._train(trained, request)
             return answer
         yield 1
-        return _json(self._apply(trained, request, model))
+        return json.dumps(self._apply(trained, request, model)).encode()
 
     def _restored(self, model: ModelRow, earlier: list[RequestRow]) -> Generator[int, None, TenantModel]:
         """Returns a model as it was before a restart: its state on disk, and the gradients since."""
@@ -173,7 +173,3 @@ class Workshop:
 
     def _states(self, model: str) -> Path:
         return self.folder / "models" / model / "states"
-
-
-def _json(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value).encode()
