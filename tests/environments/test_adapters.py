@@ -188,6 +188,16 @@ async def test_workers_that_do_not_start_are_reported(changed: Mapping[str, Any]
             pass
 
 
+async def test_an_episode_begins_only_while_the_workers_run() -> None:
+    async with faulty_workers() as factory:
+        pass
+    unstarted = environments.build({"kind": "process", "of": FAULTY})
+    for environment in (factory.make(), unstarted.make()):
+        for _ in range(3):  # a refusal keeps no slot
+            with raises_code(InvalidInput, "environment.not_started"):
+                await environment.begin(PROMPT, 0)
+
+
 @pytest.mark.long
 async def test_refused_prompts_stay_invalid_input_over_every_adapter() -> None:
     refused = Prompt(id=PromptId("p:1"), fields={"refuse": True})

@@ -13,7 +13,7 @@ from astraflow.agents.programs.base import AgentTask, ProgramExit, ProgramFeatur
 from astraflow.contract.errors import InternalError
 from astraflow.environments.adapters.worker_process import WorkerProcess
 from astraflow.environments.foreign.tasks import TASK
-from astraflow.environments.foreign.workers import ForeignWorkers, WorkerOptions, cancel
+from astraflow.environments.foreign.workers import WorkerOptions, cancel, foreign_pool
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.sandbox.base import Command, JobResult, Outcome
 
@@ -29,15 +29,15 @@ class _ForeignProgram:
 
     def __init__(self, options: WorkerOptions) -> None:
         values = options.model_dump(mode="json", exclude=set(WorkerOptions.model_fields))
-        self._workers = ForeignWorkers(self.kind, options, values)
+        self._pool = foreign_pool(self.kind, options, values)
 
     async def start(self) -> None:
         """Starts the processes. Raises: InvalidInput, Unavailable."""
-        await self._workers.start()
+        await self._pool.start()
 
     async def close(self) -> None:
         """Ends the processes and everything below them."""
-        await self._workers.close()
+        await self._pool.stop()
 
     def open(self, task: AgentTask) -> AbstractAsyncContextManager[RunningProgram]:
         """Waits for a process."""
@@ -45,11 +45,11 @@ class _ForeignProgram:
 
     @asynccontextmanager
     async def _opened(self, task: AgentTask) -> AsyncIterator[RunningProgram]:
-        worker = await self._workers.pool.acquire()
+        worker = await self._pool.acquire()
         try:
             yield _RunningEpisode(worker, task)
         finally:
-            self._workers.pool.release(worker)
+            self._pool.release(worker)
 
 
 class VerifiersOptions(WorkerOptions):

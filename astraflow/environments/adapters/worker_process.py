@@ -30,7 +30,7 @@ _CODES = {
 
 
 class WorkerProcess:
-    """A process with environments. Created by `start_worker`."""
+    """A process with environments. Created by `opened`."""
 
     def __init__(self, process: RequestProcess) -> None:
         self.episodes = 0
@@ -95,9 +95,16 @@ async def start_worker(
             f"cannot start a worker: {python!r}: {problem.strerror}; give the path of a Python interpreter",
             code="environment.worker_not_started",
         ) from problem
+    return await opened(process, {"spec": dict(spec), "is_game": is_game, "episodes": episodes}, limit_s=limit_s)
+
+
+async def opened(process: RequestProcess, values: Mapping[str, Any], *, limit_s: float) -> WorkerProcess:
+    """Returns the worker in a process after its first request, `open`; ends the process when that fails.
+
+    Raises: InvalidInput when the worker refuses the values; Unavailable when it does not answer in time.
+    """
     worker = WorkerProcess(process)
     try:
-        values = {"spec": dict(spec), "is_game": is_game, "episodes": episodes}
         await worker.request("open", values, limit_s=limit_s)
     except RolloutFailed as problem:
         await worker.stop()

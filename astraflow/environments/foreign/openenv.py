@@ -10,8 +10,8 @@ from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION, GeneratedDataset
 from astraflow.environments import environments
 from astraflow.environments.adapters.process import ProcessEnvironment
-from astraflow.environments.base import EnvironmentLimits
-from astraflow.environments.foreign.workers import ForeignWorkers, WorkerOptions
+from astraflow.environments.adapters.worker_pool import PooledFactory, StepOptions
+from astraflow.environments.foreign.workers import WorkerOptions, foreign_pool
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 
@@ -19,7 +19,7 @@ RESET = "reset"
 """Field of a prompt: the arguments of `reset`."""
 
 
-class OpenEnvOptions(WorkerOptions):
+class OpenEnvOptions(WorkerOptions, StepOptions):
     """Server, and how its observations are shown."""
 
     id: Annotated[str, SettableBy.RECIPE] = Field(default="", pattern=r"^([\w.]+:\w+)?$")
@@ -29,10 +29,6 @@ class OpenEnvOptions(WorkerOptions):
     """Address of a server that runs already, such as one in a container. All processes use it."""
     text: Annotated[str, SettableBy.RECIPE] = ""
     """Field of an observation that the policy reads; empty: all of them, as JSON."""
-    begin_s: float = Field(default=60.0, gt=0)
-    """Time for the begin of an episode; a process that needs longer is killed."""
-    act_s: float = Field(default=30.0, gt=0)
-    """Time for an action; a process that needs longer is killed."""
 
     @model_validator(mode="after")
     def _check_server(self) -> Self:
@@ -42,39 +38,17 @@ class OpenEnvOptions(WorkerOptions):
 
 
 @environments.register("openenv", options=OpenEnvOptions)
-class OpenEnvFactory:
+class OpenEnvFactory(PooledFactory):
     """Environments of the package `openenv`. Rewards of steps are summed; an action is a JSON object, or the value of
     its only property."""
 
     def __init__(self, options: OpenEnvOptions) -> None:
-        self._options = options
         values = options.model_dump(mode="json", include={"id", "url", "text"})
-        self._workers = ForeignWorkers("openenv", options, values)
-
-    @property
-    def limits(self) -> EnvironmentLimits:
-        """As many environments as the processes run. A process is killed before a workflow would stop waiting."""
-        options = self._options
-        return EnvironmentLimits(
-            concurrency=options.workers * options.episodes_per_worker,
-            begin_s=options.begin_s + options.start_s + 1.0,
-            act_s=options.act_s + 1.0,
-        )
-
-    async def start(self) -> None:
-        """Starts the processes. Raises: InvalidInput, Unavailable."""
-        await self._workers.start()
-
-    async def close(self) -> None:
-        """Ends the processes and everything below them."""
-        await self._workers.close()
+        super().__init__(foreign_pool("openenv", options, values), options)
 
     def make(self) -> ProcessEnvironment:
         """Returns a new environment."""
-        return ProcessEnvironment(self._workers.pool, begin_s=self._options.begin_s, act_s=self._options.act_s)
-
-    async def check(self) -> None:
-        """The start of a process has checked its environment."""
+        return ProcessEnvironment(self._pool, self._options)
 
 
 class OpenEnvResetsOptions(Config):

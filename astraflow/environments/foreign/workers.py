@@ -11,12 +11,10 @@ from contextlib import suppress
 from signal import SIGTERM
 from typing import Annotated, Any
 
-from pydantic import Field
-
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.rollouts.failures import RolloutFailed
-from astraflow.environments.adapters.worker_pool import WorkerPool
-from astraflow.environments.adapters.worker_process import WorkerProcess
+from astraflow.environments.adapters.worker_pool import PoolOptions, WorkerPool
+from astraflow.environments.adapters.worker_process import WorkerProcess, opened
 from astraflow.environments.foreign.installation import InstalledEnvironment, find_environment
 from astraflow.environments.foreign.releases import release_of
 from astraflow.runtime.config.base import Config
@@ -42,15 +40,8 @@ class ForeignOptions(Config):
     not reach them."""
 
 
-class WorkerOptions(ForeignOptions):
+class WorkerOptions(ForeignOptions, PoolOptions):
     """Processes in which episodes run."""
-
-    workers: int = Field(default=2, ge=1, le=256)
-    """Processes."""
-    episodes_per_worker: int = Field(default=1, ge=1, le=1024)
-    """Episodes that a process runs at once. With 1, an episode that hangs or crashes disturbs no other."""
-    start_s: float = Field(default=120.0, gt=0)
-    """Time for a process to start, in seconds."""
 
 
 class _SupervisedProcess(RequestProcess):
@@ -63,54 +54,25 @@ class _SupervisedProcess(RequestProcess):
                 os.kill(self.pid, SIGTERM)
 
 
-class ForeignWorkers:
-    """Worker processes of one environment of another project. A `ManagedPlugin`."""
+def foreign_pool(kind: str, options: WorkerOptions, values: Mapping[str, Any]) -> WorkerPool:
+    """Returns a pool of processes, not started, of one environment of another project. Each gets `values` first.
 
-    def __init__(self, kind: str, options: WorkerOptions, values: Mapping[str, Any]) -> None:
-        """values: of the request `open`."""
-        self._kind = kind
-        self._options = options
-        self._values = values
-        self.pool = WorkerPool(
-            self._start_one, workers=options.workers, episodes_per_worker=options.episodes_per_worker
-        )
+    `start` of the pool raises InvalidInput when the package is not installed or refuses the values; Unavailable.
+    """
 
-    async def start(self) -> None:
-        """Starts the processes. Raises: InvalidInput when the package is not installed or refuses the options;
-        Unavailable."""
-        await self.pool.start()
-
-    async def close(self) -> None:
-        """Ends the processes and everything below them."""
-        await self.pool.stop()
-
-    async def check(self) -> None:
-        """Starts a process, which loads the environment, and ends it. Raises: InvalidInput, Unavailable."""
-        worker = await self._start_one()
-        await worker.stop()
-
-    async def _start_one(self) -> WorkerProcess:
-        environment = find_environment(self._kind, self._options.environment)
+    async def start() -> WorkerProcess:
+        environment = find_environment(kind, options.environment)
         temporary = await asyncio.to_thread(tempfile.mkdtemp, prefix="astraflow-environment-")
         process = await _SupervisedProcess.spawn_answering(
             *(sys.executable, "-I", "-S", supervised.__file__, str(os.getpid()), temporary),
             *_command(environment),
-            environment=_variables(environment, self._options.variables, TMPDIR=temporary),
+            environment=_variables(environment, options.variables, TMPDIR=temporary),
             max_answer_bytes=_MAX_ANSWER_BYTES,
             keeps_errors=True,
         )
-        worker = WorkerProcess(process)
-        try:
-            await worker.request("open", self._values, limit_s=self._options.start_s)
-        except RolloutFailed as problem:
-            await worker.stop()
-            raise Unavailable(
-                f"cannot start an environment of {self._kind!r}: {problem}", code="environment.worker_not_started"
-            ) from problem
-        except BaseException:
-            await worker.stop()
-            raise
-        return worker
+        return await opened(process, values, limit_s=options.start_s)
+
+    return WorkerPool(start, options)
 
 
 async def cancel(worker: WorkerProcess, episode: str) -> None:
