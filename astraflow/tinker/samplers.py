@@ -44,14 +44,13 @@ class Samplers:
         else:
             base, path = find_base(self._bases, request.base_model or "").name, ""
         sampler = f"{request.session_id}:sample:{request.sampling_session_seq_id}"
-        self._store.add(SamplerRow(id=sampler, tenant=tenant, session=request.session_id, base=base, path=path))
+        self._add(SamplerRow(id=sampler, tenant=tenant, session=request.session_id, base=base, path=path))
         return sampler
 
     def add_snapshot(self, model: ModelRow, sampler: str) -> None:
         """Records the weights that a model has saved for a sampler, and deletes older ones of its session."""
         path = str(sampler_folder(Path(), sampler))
-        row = SamplerRow(id=sampler, tenant=model.tenant, session=model.session, base=model.base, path=path)
-        self._store.add(row)
+        self._add(SamplerRow(id=sampler, tenant=model.tenant, session=model.session, base=model.base, path=path))
         self.drop_snapshots(model.session, keep=KEPT_SNAPSHOTS)
 
     def drop_snapshots(self, session: str, *, keep: int) -> None:
@@ -98,6 +97,11 @@ class Samplers:
         """Ends a request with what it has sampled; nothing for one that has ended."""
         if run := self._runs.get(request.owner):
             run.cancel(request.id)
+
+    def _add(self, row: SamplerRow) -> None:
+        """Records a sampler; requests in progress on earlier weights of the same name end with those."""
+        self._store.add(row)
+        self._runs.pop(row.id, None)
 
     def _run(self, sampler: SamplerRow) -> SamplerRun:
         if sampler.id not in self._runs:

@@ -191,6 +191,20 @@ async def test_samples_come_from_the_saved_weights_with_the_logprobs_that_traini
         assert base.prompt_logprobs != response.prompt_logprobs
 
 
+async def test_weights_saved_again_for_a_sampler_replace_those_in_memory(serving: Serving) -> None:
+    async with serving() as (_, ann, _bob):
+        model = await ann.create()
+        scores = []
+        for number in range(2):
+            await steps(ann, model, 1)
+            saved = await ann.call("save_weights_for_sampler", model, sampling_session_seq_id=0)
+            sampled = await ann.sample(saved["sampling_session_id"], number, prompt_logprobs=True)
+            scores.append(np.frombuffer(sampled.prompt_logprobs, "<f4")[1:])
+        (expected,) = logprobs_of(await ann.train(model, [datum([5, 6], target_tokens=[6, 7])]))
+        np.testing.assert_allclose(scores[1], expected, atol=1e-4)
+        assert (scores[0] != scores[1]).all()
+
+
 async def test_old_snapshots_of_a_session_are_deleted_and_a_finished_session_has_none(
     serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
