@@ -101,11 +101,11 @@ class TerminalTask:
         return self.steps[0].instruction
 
 
-class TerminalOptions(Config):
-    """Tasks to use."""
+class TaskFolderOptions(Config):
+    """Location of the tasks."""
 
     path: Annotated[str, SettableBy.DATA_LOCATION] = ""
-    """Folder of task folders, on the machine that runs dataflow."""
+    """Folder of task folders, on the machine that runs dataflow and on each node."""
     is_sample: Annotated[bool, SettableBy.AGENT] = False
     """Use the twenty tasks that come with AstraFlow."""
 
@@ -121,7 +121,7 @@ class TerminalOptions(Config):
         return SAMPLE_TASKS if self.is_sample else Path(self.path).expanduser()
 
 
-@datasets.register("terminal", options=TerminalOptions)
+@datasets.register("terminal", options=TaskFolderOptions)
 class Terminal:
     """Task folders in the format of Harbor and Terminal-Bench, in the order of their names.
 
@@ -129,7 +129,7 @@ class Terminal:
     difficulty.
     """
 
-    def __init__(self, options: TerminalOptions, _seed: int) -> None:
+    def __init__(self, options: TaskFolderOptions, _seed: int) -> None:
         self._folder = options.folder
         self._prefix = "sample/terminal" if options.is_sample else "terminal"
         self._names = sorted(file.parent.name for file in self._folder.glob("*/task.toml"))

@@ -6,7 +6,6 @@ import shlex
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from time import monotonic
 from typing import IO, Protocol
@@ -255,8 +254,9 @@ class ContainerSession:
         async with self._fresh() as container:
             for path, archive in archives.items():
                 if not await _placed(container, path, archive, is_folder=not self._task.is_separate):
-                    result = JobResult(outcome=Outcome.FAILED, exit_status=1, stdout="", stderr="", wall_s=0.0)
-                    return TestRun(result=replace(result, stderr=f"The folder {path} cannot be copied."), written="0")
+                    cause = f"The folder {path} cannot be copied."
+                    result = JobResult(outcome=Outcome.FAILED, exit_status=1, stdout="", stderr=cause, wall_s=0.0)
+                    return TestRun(result=result, written="0")
             await self._copy_tests(container, step)
             command = await self._test_command(container)
             result = await container.execute(*command, timeout_s=step.verifier_s)

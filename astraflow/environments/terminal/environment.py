@@ -2,16 +2,15 @@
 
 import re
 from contextlib import AsyncExitStack
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
-from astraflow.datasets.worlds.terminal import SAMPLE_TASKS, TerminalStep, TerminalTask, load_task
+from astraflow.datasets.worlds.terminal import TaskFolderOptions, TerminalStep, TerminalTask, load_task
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, EnvironmentLimits, Observation
 from astraflow.environments.container_engine import OutOfResources
@@ -19,7 +18,6 @@ from astraflow.environments.container_limits import Capability
 from astraflow.environments.terminal.containers import ContainerRunner
 from astraflow.environments.terminal.kubernetes import KubernetesRunner, PodOptions
 from astraflow.environments.terminal.runners import SandboxRunner, TerminalRunner, TerminalSession
-from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.plugins import ManagedPlugin
 from astraflow.sandbox import sandboxes
@@ -33,13 +31,9 @@ _TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
 _MAX_COMMAND_CHARS = 100_000
 
 
-class TerminalOptions(Config):
+class TerminalOptions(TaskFolderOptions):
     """Location of the tasks, and the sandbox that runs them."""
 
-    path: Annotated[str, SettableBy.DATA_LOCATION] = ""
-    """Folder of task folders, on each node."""
-    is_sample: Annotated[bool, SettableBy.AGENT] = False
-    """Use the tasks that come with AstraFlow."""
     runner: Annotated[Literal["sandbox", "docker", "podman", "kubernetes"], SettableBy.RECIPE] = "sandbox"
     """`sandbox` runs tasks whose Dockerfile only copies files; `docker` and `podman` build and run images with the
     program of this name; `kubernetes` runs images that tasks name in pods, with the program `kubectl`."""
@@ -62,12 +56,6 @@ class TerminalOptions(Config):
     """Timeout of a command, in seconds; the shell is restarted then."""
     max_output_chars: int = Field(default=10_000, ge=100, le=900_000)
     """Longer output is cut in its middle. Characters."""
-
-    @model_validator(mode="after")
-    def _check_source(self) -> Self:
-        if self.is_sample == bool(self.path):
-            raise ValueError("set either the path of the tasks or `is_sample = true`")
-        return self
 
 
 @environments.register("terminal", options=TerminalOptions)
@@ -126,7 +114,7 @@ class TerminalEnvironment:
                 f"cannot open a terminal: prompt {str(prompt.id)!r} has the task {name!r}; use the dataset 'terminal'",
                 code="environment.wrong_prompt",
             )
-        self._task = load_task(_tasks_folder(self._options) / name)
+        self._task = load_task(self._options.folder / name)
         try:
             self._session = await self._resources.enter_async_context(self._runner.open(self._task))
             setup = await self._session.proceed(self._task.steps[0])
@@ -228,12 +216,8 @@ def _runner_of(options: TerminalOptions) -> TerminalRunner:
     return ContainerRunner(options.runner, has_network=options.has_network, capabilities=options.capabilities)
 
 
-def _tasks_folder(options: TerminalOptions) -> Path:
-    return SAMPLE_TASKS if options.is_sample else Path(options.path).expanduser()
-
-
 def _check_folder(options: TerminalOptions) -> None:
-    folder = _tasks_folder(options)
+    folder = options.folder
     if not folder.is_dir():
         raise InvalidInput(
             f"cannot use terminal tasks: {str(folder)!r} is no folder on this machine; copy the tasks to each node",

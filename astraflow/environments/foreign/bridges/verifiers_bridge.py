@@ -39,7 +39,7 @@ class Verifiers:
                 code="environment.endless_tasks",
             )
         return [
-            {"key": task.key, "question": task.data.prompt_text, "task": task.data.model_dump(mode="json")}
+            {"question": task.data.prompt_text, "task": task.data.model_dump(mode="json")}
             for task in itertools.islice(taskset, limit or None)
         ]
 
