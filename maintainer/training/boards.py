@@ -30,7 +30,8 @@ MENDS: dict[str, tuple[Mend, ...]] = {
 }
 """Changes that mend a fault, by the remedies of the run doctor."""
 
-HOURS, FROM_H = 0.4, 0.0
+HOURS = 0.4
+"""Length of a run, whose fault is there from its beginning."""
 TRAINING, HELD_OUT = 1000, 5_000_000
 """First seeds of the boards to train on and of those to evaluate on."""
 
@@ -97,7 +98,7 @@ def case_of(prompt: Prompt) -> Case:
         learning=LearningTrouble(
             fault=fault,
             mended_by=MENDS[fault],
-            from_h=FROM_H,
+            from_h=0.0,
             learning_rate=float(str(fields["learning_rate"])),
         ),
         seed=int(str(fields["seed"])),

@@ -27,7 +27,7 @@ from maintainer.evals.case_runner import find_violations
 from maintainer.evals.cases import Case
 from maintainer.evals.scoring.usage import used
 from maintainer.evals.simulation.harness import PERSON_S, EvaluationHarness, open_case_maintainer, open_harness
-from maintainer.training.boards import FROM_H, HOURS, case_of
+from maintainer.training.boards import HOURS, case_of
 
 REFUSED, FORBIDDEN = 0.1, 1.0
 BEST_S = PERSON_S + 120.0
@@ -50,7 +50,7 @@ class MaintainerFactory:
 
     @property
     def limits(self) -> EnvironmentLimits:
-        """Limits: an episode is half an hour of virtual time, which takes a fraction of a second."""
+        """Limits: an episode is at most 24 minutes of virtual time, which takes a fraction of a second."""
         return EnvironmentLimits(concurrency=8, begin_s=60.0, act_s=120.0)
 
     def make(self) -> "MaintainerEnvironment":
@@ -142,7 +142,7 @@ class MaintainerEnvironment:
     async def _result(self, harness: EvaluationHarness, directory: Path) -> Observation:
         use = used(read(directory / "transcript.jsonl").entries)
         violations, learning = len(await find_violations(harness)), harness.cloud.learning
-        worst_s = (HOURS - FROM_H) * 3600
+        worst_s = HOURS * 3600
         saved = 1.0 - max(0.0, learning.wasted_s - BEST_S) / (worst_s - BEST_S)
         terms = {"saved": saved, "refused": -REFUSED * use.out_of_scope, "forbidden": -FORBIDDEN * violations}
         return Observation(

@@ -138,7 +138,7 @@ class ChildProcess:
         if self.code is None:
             with suppress(ProcessLookupError):  # it has just ended
                 for number in (signal.SIGTERM, signal.SIGCONT):
-                    self._process.send_signal(number)
+                    os.kill(self.pid, number)  # `send_signal` could reap it, which loses its exit code
             await self.has_ended_within(grace_s)
 
     async def stop(self, grace_s: float = 0.0) -> None:

@@ -43,9 +43,9 @@ class SimulatedLearning:
 
     def advance(self, now: float, step_s: float) -> None:
         """Counts a step of the time, seconds since the start."""
-        is_healthy = not self.faults(now) or self._hint
-        is_ended = self._is_stopped or self._is_paused
-        self.wasted_s += step_s if (is_ended and not self.is_mended) or not is_healthy else 0.0
+        is_idle = (self._is_stopped or self._is_paused) and not self.is_mended
+        needs_change = self._trouble is not None and bool(self._trouble.mended_by)
+        self.wasted_s += step_s if is_idle or (needs_change and self.faults(now)) else 0.0
 
     def faults(self, now: float, *, injected_text: str = "") -> tuple[Record, ...]:
         """Returns the records that the run doctor reports at this time. injected_text: text of a policy's answer."""
@@ -113,11 +113,6 @@ class SimulatedLearning:
     def fork(self, policy: str, learning_rate: float, *, name: str) -> None:
         """Goes on with another rate: people follow the fork."""
         self._make(RunChange(action=RunAction.FORK, subject=policy, learning_rate=learning_rate))
-
-    @property
-    def _hint(self) -> bool:
-        """True if the fault needs no change."""
-        return self._trouble is not None and not self._trouble.mended_by
 
     def _make(self, change: RunChange) -> None:
         self.changes.append(change.sentence)

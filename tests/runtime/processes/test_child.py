@@ -214,3 +214,15 @@ async def test_an_independent_program_has_a_session_of_its_own_and_leaves_no_zom
     assert log_file.read_text() == f"earlier\n{pid}\nmine\n"
     with pytest.raises(FileNotFoundError):
         start_independent(["/no/such"], environment={}, log_file=log_file)
+
+
+@pytest.mark.anyio
+async def test_a_process_that_ends_while_it_is_asked_to_keeps_its_exit_code() -> None:
+    codes = set()
+    for _ in range(10):
+        child = await ChildProcess.spawn("sh", "-c", "exit 7", environment=VARIABLES)
+        while child.code is None:
+            await child.ask_to_end(0.0)
+        codes.add(child.code)
+        await child.stop()
+    assert codes <= {7, -signal.SIGTERM}
