@@ -19,9 +19,12 @@ Inputs = Mapping[str, Tensor]
 Settings = Mapping[str, float]
 
 NOT_SERVED = ("gspo", "stable_reinforce", "custom")
-"""Losses of the SDK that the server does not compute. The SDK computes custom losses from logprobs itself."""
+"""Losses of the SDK that the server does not compute: the formula of `stable_reinforce` and the default clip range of
+`gspo` are not published; the SDK computes custom losses from logprobs itself."""
 
-_CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
+_PPO_CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
+_CISPO_CLIP = {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0}
+"""No lower bound, since the weight has no gradient."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +77,8 @@ _SAMPLED = ("logprobs", "advantages")
 LOSSES: Mapping[str, TokenLoss] = {
     "cross_entropy": TokenLoss(value=_cross_entropy, inputs=("weights",)),
     "importance_sampling": TokenLoss(value=_importance_sampling, inputs=_SAMPLED),
-    "ppo": TokenLoss(value=_ppo, inputs=_SAMPLED, settings=_CLIP),
-    "cispo": TokenLoss(value=_cispo, inputs=_SAMPLED, settings=_CLIP),
+    "ppo": TokenLoss(value=_ppo, inputs=_SAMPLED, settings=_PPO_CLIP),
+    "cispo": TokenLoss(value=_cispo, inputs=_SAMPLED, settings=_CISPO_CLIP),
     "dro": TokenLoss(value=_dro, inputs=_SAMPLED, settings={"beta": 0.05}),
 }
 

@@ -12,7 +12,7 @@ from tests.errors import raises_code
 
 RNG = np.random.default_rng(0)
 LOGPROBS = RNG.normal(-2.0, 1.0, (6, 2))
-SAMPLED = LOGPROBS + RNG.normal(0.0, 0.4, LOGPROBS.shape)
+SAMPLED = LOGPROBS + RNG.normal(0.0, 1.0, LOGPROBS.shape)
 ADVANTAGES = RNG.normal(0.0, 1.0, LOGPROBS.shape)
 
 
@@ -46,12 +46,14 @@ def test_a_loss_and_its_gradient_equal_the_formula(name: str) -> None:
         assert logprobs.grad[position].item() == pytest.approx(slope, abs=1e-7)
 
 
-def test_cispo_has_the_gradient_of_the_likelihood_with_a_clipped_weight() -> None:
+@pytest.mark.parametrize("settings", [{}, {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}])
+def test_cispo_has_the_gradient_of_the_likelihood_with_a_clipped_weight(settings: dict[str, float]) -> None:
     logprobs = torch.tensor(LOGPROBS, requires_grad=True)
     inputs = {"logprobs": torch.tensor(SAMPLED), "advantages": torch.tensor(ADVANTAGES)}
-    LOSSES["cispo"].value(logprobs, inputs, LOSSES["cispo"].settings).sum().backward()
+    LOSSES["cispo"].value(logprobs, inputs, {**LOSSES["cispo"].settings, **settings}).sum().backward()
     assert logprobs.grad is not None
-    expected = -np.clip(np.exp(LOGPROBS - SAMPLED), 0.8, 1.2) * ADVANTAGES
+    low, high = (0.8, 1.2) if settings else (0.0, 4.0)
+    expected = -np.clip(np.exp(LOGPROBS - SAMPLED), low, high) * ADVANTAGES
     np.testing.assert_allclose(logprobs.grad.numpy(), expected, atol=1e-12)
 
 
