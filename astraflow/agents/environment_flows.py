@@ -52,7 +52,8 @@ def _runner(kind: str) -> Any:
 
 def _workflow(kind: str, runner: dict[str, Any]) -> dict[str, Any]:
     if _runner(kind) is programs:
-        return {"kind": "agent", "program": runner, "fields": [TASK], "score": {"by": "value"}}
+        scored = {"score": {"by": "value"}, "failed_exit": "zero"}  # an agent avoids no reward by failing on an answer
+        return {"kind": "agent", "program": runner, "fields": [TASK], **scored}
     return {"kind": "act", ENVIRONMENT: runner}
 
 

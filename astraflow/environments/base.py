@@ -60,6 +60,10 @@ class EnvironmentLimits:
     """Timeout of `begin`."""
     act_s: float = 30.0
     """Timeout of `act`."""
+    replays_failures: bool = False
+    """Performs the actions of an episode again, in another environment, when `act` fails. If that fails at the same
+    action, the policy caused it: the episode ends with the least reward of the flow's episodes on the node, so that no
+    reward can be avoided. Otherwise the episode fails. For environments of others, in which an action may raise."""
 
 
 class EnvironmentFactory(Protocol):

@@ -10,15 +10,34 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput
 from astraflow.tinker import requests as api
 from astraflow.tinker.base_models import SharedBase, find_base
-from astraflow.tinker.store import CheckpointRow, ModelRow, RequestRow, Store, checkpoint_folder, metadata_json
+from astraflow.tinker.config import TenantOptions
+from astraflow.tinker.store import (
+    CheckpointRow,
+    ModelRow,
+    RequestRow,
+    Store,
+    checkpoint_folder,
+    folder_bytes,
+    metadata_json,
+    tenant_folder,
+)
 from astraflow.tinker.tenants import AuditLog
+from astraflow.wire.pb import tinker_pb2 as pb
 
 
 class Catalogue:
     """Models and checkpoints of tenants. For the event loop's thread."""
 
-    def __init__(self, folder: Path, bases: Mapping[str, SharedBase], store: Store, audit: AuditLog) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bases: Mapping[str, SharedBase],
+        store: Store,
+        audit: AuditLog,
+        tenants: Mapping[str, TenantOptions],
+    ) -> None:
         self._folder = folder
+        self._tenants = tenants
         self._bases = bases
         self._store = store
         self._audit = audit
@@ -31,6 +50,32 @@ class Catalogue:
             for name, base in self._bases.items()
         ]
         return {"supported_models": models}
+
+    def overview(self, tenant: str) -> dict[str, Any]:
+        """Returns what a tenant uses, its limits, and its models with open sessions."""
+        closed = {model.id for model in self._store.closed_models()}
+        models = [self._model_line(model) for model in self._store.models(tenant) if model.id not in closed]
+        return {
+            "name": tenant,
+            **self._tenants[tenant].model_dump(),
+            "tokens": self._store.tokens(tenant),
+            "waiting": self._store.waiting(tenant=tenant),
+            "disk_bytes": folder_bytes(tenant_folder(self._folder, tenant)),
+            "checkpoints": len(self._store.checkpoints(tenant)),
+            "models": models,
+        }
+
+    def _model_line(self, model: ModelRow) -> dict[str, Any]:
+        passes = self._store.last_pass(model.id)
+        output = None if passes is None else pb.ForwardBackwardOutput.FromString(passes.answer or b"")
+        return {
+            "id": model.id,
+            "base": model.base,
+            "rank": model.rank,
+            "steps": model.steps,
+            "waiting": self._store.waiting(owner=model.id),
+            "loss": None if output is None else output.metrics["loss:sum"],
+        }
 
     def model_info(self, tenant: str, request: api.ModelRequest) -> dict[str, Any]:
         """Returns the facts of a model."""
@@ -90,13 +135,13 @@ class Catalogue:
     def add(self, model: ModelRow, request: RequestRow, path: str) -> None:
         """Records a checkpoint that was written, and deletes those whose time is over."""
         saved, now = json.loads(request.body), time.time()
-        lifetime_s, folder = saved["ttl_seconds"], checkpoint_folder(self._folder, path)
+        lifetime_s, folder = saved["ttl_seconds"], tenant_folder(self._folder, model.tenant)
         row = CheckpointRow(
             path=path,
             tenant=model.tenant,
             model=model.id,
             kind="training" if request.kind == "save_weights" else "sampler",
-            size_bytes=sum(file.stat().st_size for file in folder.glob("*")),  # 0 when it was deleted meanwhile
+            size_bytes=folder_bytes(checkpoint_folder(folder, path)),
             metadata=metadata_json(saved["user_metadata"]),
             created_at=now,
             expires_at=None if lifetime_s is None else now + lifetime_s,
@@ -108,7 +153,8 @@ class Catalogue:
 
     def _remove(self, row: CheckpointRow) -> None:
         self._store.remove_checkpoint(row.path)
-        shutil.rmtree(checkpoint_folder(self._folder, row.path), ignore_errors=True)
+        folder = tenant_folder(self._folder, row.tenant)
+        shutil.rmtree(checkpoint_folder(folder, row.path), ignore_errors=True)
         self._audit.write(row.tenant, "delete_checkpoint", row.path)
 
 

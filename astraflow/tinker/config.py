@@ -34,6 +34,8 @@ class TenantOptions(Config):
     """Highest rank of an adapter."""
     max_waiting: int = Field(default=4096, ge=1)
     """Requests without a result at a time."""
+    max_disk_bytes: int | None = Field(default=None, ge=1)
+    """Bytes of models, checkpoints and weights of samplers, above which nothing is added; None: no limit."""
 
 
 class TinkerOptions(Config):

@@ -20,6 +20,7 @@ from astraflow.contract.errors import (
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.untrusted_json import parsed_json
 from astraflow.tinker import requests as api
+from astraflow.tinker.page import Page
 from astraflow.tinker.service import TinkerServer
 
 log = get_logger()
@@ -54,7 +55,8 @@ Parsed = TypeVar("Parsed", bound=api.TinkerRequest)
 def application(server: TinkerServer, *, max_request_bytes: int) -> Starlette:
     """Returns the ASGI application of a server."""
     routes = _Routes(server, max_request_bytes)
-    return Starlette(routes=[*routes.all(), Route("/{path:path}", routes.not_served, methods=_METHODS)])
+    shown = Route("/", Page(server).show)
+    return Starlette(routes=[shown, *routes.all(), Route("/{path:path}", routes.not_served, methods=_METHODS)])
 
 
 _METHODS = ["GET", "POST", "PUT", "DELETE"]

@@ -11,7 +11,15 @@ from astraflow.tinker import requests as api
 from astraflow.tinker.base_models import SharedBase, find_base
 from astraflow.tinker.executor import Executor
 from astraflow.tinker.sampling import SamplerRun, sample_job
-from astraflow.tinker.store import ModelRow, RequestRow, SamplerRow, Store, checkpoint_folder, sampler_folder
+from astraflow.tinker.store import (
+    ModelRow,
+    RequestRow,
+    SamplerRow,
+    Store,
+    checkpoint_folder,
+    sampler_folder,
+    tenant_folder,
+)
 from astraflow.tinker.tenant_models import sampling_adapters
 from astraflow.tinker.work import Outcome, Settle
 
@@ -56,11 +64,11 @@ class Samplers:
     def drop_snapshots(self, session: str, *, keep: int) -> None:
         """Deletes the oldest snapshots of a session that have no request in progress."""
         for row in self._store.snapshots(session)[keep:]:
-            if self._store.has_unanswered(row.id):
+            if self._store.waiting(owner=row.id):
                 continue
             self._runs.pop(row.id, None)
             self._store.remove_sampler(row.id)
-            shutil.rmtree(self._folder / row.path, ignore_errors=True)
+            shutil.rmtree(tenant_folder(self._folder, row.tenant) / row.path, ignore_errors=True)
 
     def info(self, tenant: str, sampler: str) -> dict[str, Any]:
         """Returns the facts of a sampling session."""
@@ -105,10 +113,11 @@ class Samplers:
 
     def _run(self, sampler: SamplerRow) -> SamplerRun:
         if sampler.id not in self._runs:
-            idle = [name for name in self._runs if not self._store.has_unanswered(name)]
+            idle = [name for name in self._runs if not self._store.waiting(owner=name)]
             for name in idle[: max(0, len(idle) - MAX_IDLE + 1)]:
                 del self._runs[name]
-            base, folder = find_base(self._bases, sampler.base), self._folder / sampler.path
+            base = find_base(self._bases, sampler.base)
+            folder = tenant_folder(self._folder, sampler.tenant) / sampler.path
             read: Callable[[], Any] = (lambda: sampling_adapters(base, folder)) if sampler.path else dict
             self._runs[sampler.id] = SamplerRun(base, read)
         self._runs.move_to_end(sampler.id)

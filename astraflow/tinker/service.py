@@ -12,6 +12,7 @@ import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,26 @@ from astraflow.tinker.catalogue import Catalogue
 from astraflow.tinker.config import TinkerOptions
 from astraflow.tinker.executor import Executor
 from astraflow.tinker.samplers import Samplers
-from astraflow.tinker.store import ModelRow, RequestRow, SessionRow, Store, checkpoint_folder, metadata_json
+from astraflow.tinker.store import (
+    ModelRow,
+    RequestRow,
+    SessionRow,
+    Store,
+    checkpoint_folder,
+    folder_bytes,
+    metadata_json,
+    states_folder,
+    tenant_folder,
+)
 from astraflow.tinker.tenants import AuditLog, Tenants
 from astraflow.tinker.training_data import parse_request, training_data
-from astraflow.tinker.work import ModelWork, Outcome, Workshop
+from astraflow.tinker.work import SAVING, ModelWork, Outcome, Workshop
 from astraflow.trainer.backends.state.adapters import AdapterRecord
 
 CREATED = 1
 """Number of the request that created a model; those of its client follow."""
+SILENT_S = 7 * 86_400.0
+"""Time after which a session whose client is not heard is closed, when the tenant opens another one. Seconds."""
 
 
 class TinkerServer:
@@ -48,11 +61,13 @@ class TinkerServer:
         self._folder = folder
         self._bases = bases
         self._store = Store(folder / "tinker.sqlite")
-        self._workshop = Workshop(folder=folder, bases=bases, pass_tokens=options.pass_tokens)
+        self._workshop = Workshop(
+            folder=folder, bases=bases, pass_tokens=options.pass_tokens, check_disk=self._check_disk
+        )
         shares = {name: tenant.share for name, tenant in options.tenants.items()}
         self._executor = Executor(shares, on_start=lambda: torch.set_num_threads(options.threads))
         self.samplers = Samplers(folder, bases, self._store, self._executor, self._keep)
-        self.catalogue = Catalogue(folder, bases, self._store, self.audit)
+        self.catalogue = Catalogue(folder, bases, self._store, self.audit, options.tenants)
         self._loaded: OrderedDict[str, str] = OrderedDict()
         """Loaded models and their tenants, the one that was used last at the end."""
         self._answered: dict[str, asyncio.Event] = {}
@@ -67,6 +82,7 @@ class TinkerServer:
                 (self.samplers.submit if request.kind == "sample" else self._compute)(request)
             except AstraFlowError as problem:  # such as a base model that is not configured any more
                 self._keep(request, Outcome.failed(problem, tokens=0))
+        self._forget_closed_models()
         self._executor.start()
 
     async def close(self) -> None:
@@ -78,19 +94,34 @@ class TinkerServer:
     def create_session(self, tenant: str, request: api.CreateSession) -> dict[str, Any]:
         """Begins a session."""
         session = f"session-{secrets.token_hex(12)}"
-        self._store.add(SessionRow(id=session, tenant=tenant))
+        for silent in self._store.silent(tenant, before=time.time() - SILENT_S):
+            self.finish(tenant, silent.id)
+        self._store.add(SessionRow(id=session, tenant=tenant, heard_at=time.time()))
         self.audit.write(tenant, "create_session", session)
         return {"type": "create_session", "session_id": session}
 
     def heartbeat(self, tenant: str, request: api.SessionRequest) -> dict[str, Any]:
-        """Answers that a session exists."""
-        self._store.own(SessionRow, tenant, request.session_id)
+        """Notes that the client of a session lives."""
+        session = self._store.own(SessionRow, tenant, request.session_id)
+        self._store.add(replace(session, heard_at=time.time()))
         return {"type": "session_heartbeat"}
 
     def finish(self, tenant: str, session: str) -> None:
-        """Deletes the snapshots of a session that is over; its models and checkpoints stay."""
+        """Closes a session: its snapshots are deleted, and its models once their requests are computed. Checkpoints
+        stay."""
+        if self._store.find(SessionRow, session) is None:
+            return  # closed before
         self._store.own(SessionRow, tenant, session)
         self.samplers.drop_snapshots(session, keep=0)
+        self._store.remove_session(session)
+        self.audit.write(tenant, "close_session", session)
+        self._forget_closed_models()
+
+    def _forget_closed_models(self) -> None:
+        for model in self._store.closed_models():
+            if model.id in self._loaded or states_folder(self._folder, model.tenant, model.id).exists():
+                self._loaded.pop(model.id, None)
+                self._executor.submit(model.tenant, model.id, _Call(partial(self._workshop.forget, model)))
 
     def create_model(self, tenant: str, request: api.CreateModel) -> dict[str, Any]:
         """Creates a model with new adapters."""
@@ -108,13 +139,13 @@ class TinkerServer:
     def forward_backward(self, tenant: str, body: bytes) -> dict[str, Any]:
         """Accepts training data."""
         message = parse_request(body)
-        model = self._store.own(ModelRow, tenant, message.model_id)
+        model = self._open(tenant, message.model_id)
         training_data(message, find_base(self._bases, model.base).limits)
         return self._accept(model, message.seq_id, "forward_backward", body)
 
     def submit(self, tenant: str, request: api.ModelRequest) -> dict[str, Any]:
         """Accepts another request to a model."""
-        model = self._store.own(ModelRow, tenant, request.model_id)
+        model = self._open(tenant, request.model_id)
         if isinstance(request, api.SaveWeights) and not (request.overwrite or self._is_known(model, request.seq_id)):
             self.catalogue.check_free(model, request.path)
         return self._accept(model, request.seq_id, request.request_kind, _dumped(request))
@@ -123,10 +154,10 @@ class TinkerServer:
         """Restores a checkpoint, into a new model if the request names a session."""
         saved = self._store.own_checkpoint(tenant, request.path, kind="training")
         if request.model_id is not None:
-            model = self._store.own(ModelRow, tenant, request.model_id)
+            model = self._open(tenant, request.model_id)
             return self._accept(model, request.seq_id, "load_weights", _dumped(request))
         source = self._store.find(ModelRow, saved.model)
-        adapters = AdapterRecord.read(checkpoint_folder(self._folder, saved.path))
+        adapters = AdapterRecord.read(checkpoint_folder(tenant_folder(self._folder, tenant), saved.path))
         if source is None or adapters is None or request.base_model not in (None, source.base):
             raise InvalidInput(
                 f"cannot load {request.path!r} into a model of base_model {request.base_model!r}: it belongs to "
@@ -175,7 +206,7 @@ class TinkerServer:
     def unload(self, tenant: str, request: api.ModelRequest) -> dict[str, Any]:
         """Accepts that a model leaves the memory; it is restored when it is used again."""
         model = self._store.own(ModelRow, tenant, request.model_id)
-        if self._store.has_unanswered(model.id):
+        if self._store.waiting(owner=model.id):
             raise RateLimited(
                 f"cannot unload {model.id!r}: it has requests without an answer; send the request again when they are "
                 "answered",
@@ -273,7 +304,7 @@ class TinkerServer:
         """Unloads the tenant's models that were used longest ago, until one more fits; they are restored when they are
         used again."""
         own = [model for model, owner in self._loaded.items() if owner == tenant]
-        idle = [model for model in own if not self._store.has_unanswered(model)]
+        idle = [model for model in own if not self._store.waiting(owner=model)]
         for model in idle[: max(0, len(own) - self._options.tenants[tenant].max_models + 1)]:
             self._release(model)
 
@@ -294,8 +325,7 @@ class TinkerServer:
             self.audit.write(request.tenant, request.kind, request.id, code=outcome.answer.decode()[:300])
         self._store.answer(request, outcome.answer, outcome.kind, tokens=outcome.tokens, state=state)
         if state is not None:
-            states = self._folder / "models" / request.owner / "states"
-            for older in states.iterdir():
+            for older in states_folder(self._folder, request.tenant, request.owner).glob("*"):
                 if older.name.isdigit() and int(older.name) < state:
                     shutil.rmtree(older, ignore_errors=True)
         if event := self._answered.pop(request.id, None):
@@ -303,7 +333,7 @@ class TinkerServer:
 
     def _keep_saved(self, request: RequestRow, outcome: Outcome) -> None:
         """Records what a request has saved."""
-        if request.kind not in ("save_weights", "save_weights_for_sampler"):
+        if request.kind not in SAVING:
             return
         model = self._store.own(ModelRow, request.tenant, request.owner)
         answer = json.loads(outcome.answer)
@@ -312,11 +342,20 @@ class TinkerServer:
         else:
             self.catalogue.add(model, request, answer["path"])
 
+    def _open(self, tenant: str, identity: str) -> ModelRow:
+        """Returns a model whose session is open. Raises: UnknownPolicy."""
+        model = self._store.own(ModelRow, tenant, identity)
+        self._store.own(SessionRow, tenant, model.session)
+        return model
+
     def _is_known(self, model: ModelRow, seq_id: int | None) -> bool:
         return self._store.find(RequestRow, f"{model.id}:{(seq_id or 0) + CREATED}") is not None
 
     def _check_quota(self, tenant: str) -> None:
-        self.tenants.check_quota(tenant, tokens=self._store.tokens(tenant), waiting=self._store.waiting(tenant))
+        self.tenants.check_quota(tenant, tokens=self._store.tokens(tenant), waiting=self._store.waiting(tenant=tenant))
+
+    def _check_disk(self, tenant: str) -> None:
+        self.tenants.check_disk(tenant, used=folder_bytes(tenant_folder(self._folder, tenant)))
 
     def _check_rank(self, tenant: str, rank: int) -> None:
         limit = self._options.tenants[tenant].max_rank

@@ -4,7 +4,9 @@ A request is stored before the client learns of it, and its answer before anyone
 disk has a number; requests with higher numbers are computed again after a restart, which gives the same bits.
 """
 
+import contextlib
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Mapping
@@ -19,11 +21,11 @@ KEPT_ANSWERS = 512
 
 _SCHEMA = """
 create table if not exists tenants (name text primary key, tokens integer not null default 0);
-create table if not exists sessions (id text primary key, tenant text not null);
+create table if not exists sessions (id text primary key, tenant text not null, heard_at real not null);
 create table if not exists models (
     id text primary key, tenant text not null, session text not null, base text not null, rank integer not null,
     seed integer not null, targets text not null, metadata text not null, created_at real not null,
-    state integer not null default 0, last integer not null default 0);
+    state integer not null default 0, last integer not null default 0, steps integer not null default 0);
 create table if not exists samplers (
     id text primary key, tenant text not null, session text not null, base text not null, path text not null);
 create table if not exists checkpoints (
@@ -33,6 +35,7 @@ create table if not exists requests (
     id text primary key, owner text not null, tenant text not null, number integer not null, kind text not null,
     body blob, answer blob, outcome text);
 create index if not exists requests_by_owner on requests (owner, number);
+create index if not exists requests_waiting on requests (tenant, owner) where outcome is null;
 """
 
 Row = TypeVar("Row", bound="SessionRow | ModelRow | SamplerRow | CheckpointRow | RequestRow")
@@ -40,10 +43,12 @@ Row = TypeVar("Row", bound="SessionRow | ModelRow | SamplerRow | CheckpointRow |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
-    """Session of a client."""
+    """Session of a client, until it is closed."""
 
     id: str
     tenant: str
+    heard_at: float
+    """Unix seconds of the last sign of life of the client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +70,13 @@ class ModelRow:
     """Number of the request after which the newest state on disk was written; 0: the initial weights."""
     last: int = 0
     """Number of the newest accepted request."""
+    steps: int = 0
+    """Optimizer steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerRow:
-    """Sampling session. path: of the folder with its weights below the server's directory; empty: the base alone."""
+    """Sampling session. path: of the folder with its weights below the tenant's; empty: the base alone."""
 
     id: str
     tenant: str
@@ -154,6 +161,23 @@ class Store:
         """Returns the models of a tenant, the newest first."""
         return self._rows(ModelRow, "tenant = ? order by created_at desc", tenant)
 
+    def silent(self, tenant: str, *, before: float) -> list[SessionRow]:
+        """Returns the sessions of a tenant whose clients were not heard since a time."""
+        return self._rows(SessionRow, "tenant = ? and heard_at < ?", tenant, before)
+
+    def remove_session(self, session: str) -> None:
+        """Removes a session's row."""
+        self._run("delete from sessions where id = ?", session)
+
+    def closed_models(self) -> list[ModelRow]:
+        """Returns the models whose sessions are closed."""
+        return self._rows(ModelRow, "session not in (select id from sessions)")
+
+    def last_pass(self, model: str) -> RequestRow | None:
+        """Returns the newest passes of a model that were computed."""
+        condition = "owner = ? and kind = 'forward_backward' and outcome = 'ok' order by number desc limit 1"
+        return next(iter(self._rows(RequestRow, condition, model)), None)
+
     def snapshots(self, session: str) -> list[SamplerRow]:
         """Returns the samplers of a session that have weights of their own, the newest first."""
         return self._rows(SamplerRow, "session = ? and path = 'samplers/' || id order by rowid desc", session)
@@ -188,14 +212,10 @@ class Store:
         """Returns the requests that were accepted and not answered, in the order of their owners' numbers."""
         return self._rows(RequestRow, "outcome is null order by number, rowid")
 
-    def has_unanswered(self, owner: str) -> bool:
-        """Returns whether a model or sampler has requests without an answer."""
-        row = self._run("select 1 from requests where owner = ? and outcome is null limit 1", owner).fetchone()
-        return row is not None
-
-    def waiting(self, tenant: str) -> int:
-        """Returns the number of a tenant's requests without an answer."""
-        row = self._run("select count(*) from requests where tenant = ? and outcome is null", tenant).fetchone()
+    def waiting(self, *, tenant: str = "", owner: str = "") -> int:
+        """Returns the number of requests without an answer, of a tenant, or of a model or sampler."""
+        condition = "outcome is null and ? in ('', tenant) and ? in ('', owner)"
+        row = self._run(f"select count(*) from requests where {condition}", tenant, owner).fetchone()  # noqa: S608
         return int(row[0])
 
     def since_state(self, model: str, *, before: int) -> list[RequestRow]:
@@ -218,7 +238,8 @@ class Store:
                 tokens,
             )
             if state is not None:
-                self._run("update models set state = ? where id = ?", state, request.owner)
+                steps = int(request.kind == "optim_step" and outcome == "ok")
+                self._run("update models set state = ?, steps = steps + ? where id = ?", state, steps, request.owner)
                 self._run("update requests set body = x'' where owner = ? and number <= ?", request.owner, state)
             oldest = request.number - KEPT_ANSWERS
             condition = "owner = ? and number < ? and outcome is not null"
@@ -253,19 +274,39 @@ def metadata_json(metadata: Mapping[str, Any] | None) -> str:
     return json.dumps(metadata or {})
 
 
+def tenant_folder(folder: Path, tenant: str) -> Path:
+    """Returns the folder of what a tenant keeps, below that of the server."""
+    return folder / "tenants" / tenant
+
+
+def states_folder(folder: Path, tenant: str, model: str) -> Path:
+    """Returns the folder of a model's states, below that of the server."""
+    return tenant_folder(folder, tenant) / "models" / model / "states"
+
+
+def folder_bytes(folder: Path) -> int:
+    """Returns the size of the files in a folder and below it. Bytes."""
+    total = 0
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                total += (Path(parent) / name).stat().st_size
+    return total
+
+
 def checkpoint_folder(folder: Path, path: str) -> Path:
-    """Returns the folder of a stored checkpoint, below that of the server."""
+    """Returns the folder of a stored checkpoint, below that of the tenant."""
     model, kind, name = path.removeprefix("tinker://").split("/")
     return folder / "models" / model / kind / name
 
 
 def sampler_folder(folder: Path, sampler: str) -> Path:
-    """Returns the folder with the weights of a sampling session."""
+    """Returns the folder with the weights of a sampling session, below that of the tenant."""
     return folder / "samplers" / sampler
 
 
 def _unknown(noun: str, identity: str) -> UnknownPolicy:
     return UnknownPolicy(
-        f"cannot find the {noun} {identity[:300]!r}: the tenant has none; check the name and the key",
+        f"cannot find the {noun} {identity[:300]!r}: the tenant has none, or it was closed; check the name and the key",
         code="tinker.unknown",
     )

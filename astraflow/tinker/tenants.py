@@ -14,6 +14,8 @@ from astraflow.tinker.config import TenantOptions
 
 PREFIX = "tml-"
 """Begin of every key; the SDK refuses others."""
+OPERATOR_KEY = "operator-key"
+"""File with the key of the operator, for the page."""
 
 
 class Tenants:
@@ -22,13 +24,12 @@ class Tenants:
     def __init__(self, folder: Path, options: Mapping[str, TenantOptions]) -> None:
         """Raises: InvalidInput for a file without a key."""
         self._options = options
-        self._names: dict[str, bytes] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in options:
-            self._names[name] = _digest(_read_or_create(folder / name))
-        if len(set(self._names.values())) < len(self._names):
+        self._names = {name: _digest(_read_or_create(folder / name)) for name in options}
+        self._operator = _digest(_read_or_create(folder.parent / OPERATOR_KEY))
+        if len({self._operator, *self._names.values()}) <= len(self._names):
             raise InvalidInput(
-                f"cannot use the keys in {str(folder)!r}: two tenants have the same; delete one of the files",
+                f"cannot use the keys in {str(folder)!r}: two are equal; delete one of the files",
                 code="tinker.equal_keys",
             )
 
@@ -42,6 +43,12 @@ class Tenants:
                 code="tinker.unknown_key",
             )
         return matching[0]
+
+    def visible(self, key: str) -> tuple[str, ...]:
+        """Returns the tenants that a person with a key may see: all for that of the operator. Raises:
+        NotAuthenticated."""
+        is_operator = hmac.compare_digest(self._operator, _digest(key))
+        return tuple(self._names) if is_operator else (self.authenticate(key),)
 
     def check_quota(self, tenant: str, *, tokens: int, waiting: int) -> None:
         """Checks the tokens that a tenant has used, and its requests without an answer.
@@ -60,6 +67,16 @@ class Tenants:
                 f"cannot accept the request: {options.max_waiting} requests of tenant {tenant!r} wait; send it again "
                 "when some are answered",
                 code="tinker.too_many_requests",
+            )
+
+    def check_disk(self, tenant: str, *, used: int) -> None:
+        """Checks the bytes that a tenant keeps. From any thread. Raises: NotPermitted when there are too many."""
+        limit = self._options[tenant].max_disk_bytes
+        if limit is not None and used >= limit:
+            raise NotPermitted(
+                f"cannot save: tenant {tenant!r} keeps {used} bytes, its max_disk_bytes is {limit}; delete "
+                "checkpoints, close sessions that are over, or ask the operator of the server for more",
+                code="tinker.disk_full",
             )
 
 

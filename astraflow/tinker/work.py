@@ -1,16 +1,24 @@
 """Work on a tenant's model: a stored request becomes passes for the executor, and then an answer."""
 
 import json
+import shutil
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
+from astraflow.contract.errors import AstraFlowError, InvalidInput, NotPermitted, Unavailable
 from astraflow.runtime.logs import get_logger
 from astraflow.tinker.base_models import SharedBase, TenantAdapters, find_base
 from astraflow.tinker.requests import LoadWeights, OptimStep, SaveWeights, SaveWeightsForSampler
-from astraflow.tinker.store import ModelRow, RequestRow, checkpoint_folder, sampler_folder
+from astraflow.tinker.store import (
+    ModelRow,
+    RequestRow,
+    checkpoint_folder,
+    sampler_folder,
+    states_folder,
+    tenant_folder,
+)
 from astraflow.tinker.tenant_models import TenantModel
 from astraflow.tinker.training_data import parse_request, training_data
 
@@ -19,6 +27,8 @@ log = get_logger()
 Passes = Generator[int, None, bytes]
 """Yields the cost of each pass in tokens, returns the answer."""
 
+SAVING = ("save_weights", "save_weights_for_sampler")
+"""Requests that add files which stay."""
 _UNUSABLE = -1
 
 
@@ -36,12 +46,12 @@ class Outcome:
 
     @classmethod
     def failed(cls, problem: Exception, *, tokens: int, writes_state: bool = False) -> Self:
-        """Returns the result of a request that an error ended; InvalidInput is the fault of the user."""
+        """Returns the result of a request that an error ended; some errors are the fault of the user."""
         if isinstance(problem, AstraFlowError):
             text = f"{problem} [{problem.code}]"
         else:
             text = f"{type(problem).__name__}: {problem}"[:500]
-        kind = "user" if isinstance(problem, InvalidInput) else "server"
+        kind = "user" if isinstance(problem, InvalidInput | NotPermitted) else "server"
         return cls(answer=text.encode(), kind=kind, tokens=tokens, writes_state=writes_state)
 
 
@@ -91,6 +101,8 @@ class Workshop:
     folder: Path
     bases: Mapping[str, SharedBase]
     pass_tokens: int
+    check_disk: Callable[[str], None]
+    """Raises NotPermitted if a tenant may not add to what it keeps."""
     models: dict[str, TenantModel] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
     """Number of the request after which the newest state of a model was written; -1: it cannot be written or read."""
@@ -120,7 +132,7 @@ class Workshop:
         adapters = TenantAdapters.begin(base, rank=model.rank, targets=targets, seed=model.seed)
         trained = TenantModel(base, adapters, pass_tokens=self.pass_tokens)
         if model.state:
-            trained.load(self._states(model.id) / str(model.state), with_optimizer=True)
+            trained.load(self._states(model) / str(model.state), with_optimizer=True)
         for request in earlier:
             try:
                 yield from self._train(trained, request)
@@ -134,6 +146,10 @@ class Workshop:
         return trained.train(training_data(parse_request(request.body), trained.base.limits))
 
     def _apply(self, trained: TenantModel, request: RequestRow, model: ModelRow) -> dict[str, Any]:
+        folder = tenant_folder(self.folder, model.tenant)
+        is_first_state = self.states[model.id] == 0 and request.kind != "create_model"
+        if is_first_state or request.kind in SAVING:
+            self.check_disk(model.tenant)
         match request.kind:
             case "create_model":
                 return {"model_id": model.id, "type": "create_model"}
@@ -141,35 +157,42 @@ class Workshop:
                 try:
                     metrics = trained.step(OptimStep.model_validate_json(request.body).adam_params)
                 finally:
-                    self._write_state(trained, model.id, request.number)
+                    self._write_state(trained, model, request.number)
                 return {"metrics": metrics}
             case "load_weights":
                 load = LoadWeights.model_validate_json(request.body)
-                trained.load(checkpoint_folder(self.folder, load.path), with_optimizer=load.optimizer)
-                self._write_state(trained, model.id, request.number)
+                trained.load(checkpoint_folder(folder, load.path), with_optimizer=load.optimizer)
+                self._write_state(trained, model, request.number)
                 return {"path": load.path, "model_id": model.id, "type": "load_weights"}
             case "save_weights":
                 path = f"tinker://{model.id}/weights/{SaveWeights.model_validate_json(request.body).path}"
-                trained.save(checkpoint_folder(self.folder, path))
+                trained.save(checkpoint_folder(folder, path))
                 return {"path": path, "type": "save_weights"}
             case "save_weights_for_sampler":
-                return self._save_for_sampler(trained, request, model)
+                return _save_for_sampler(folder, trained, request, model)
         raise AssertionError(request.kind)
 
-    def _save_for_sampler(self, trained: TenantModel, request: RequestRow, model: ModelRow) -> dict[str, Any]:
-        save = SaveWeightsForSampler.model_validate_json(request.body)
-        if save.path is not None:
-            path = f"tinker://{model.id}/sampler_weights/{save.path}"
-            trained.save_for_sampling(checkpoint_folder(self.folder, path))
-            return {"path": path, "type": "save_weights_for_sampler"}
-        sampler = f"{model.session}:sample:{save.sampling_session_seq_id}"
-        trained.save_for_sampling(sampler_folder(self.folder, sampler))
-        return {"sampling_session_id": sampler, "type": "save_weights_for_sampler"}
+    def forget(self, model: ModelRow) -> None:
+        """Drops a model whose session is closed, and its state on disk; its checkpoints stay."""
+        self.models.pop(model.id, None)
+        self.states.pop(model.id, None)
+        shutil.rmtree(self._states(model), ignore_errors=True)
 
-    def _write_state(self, trained: TenantModel, model: str, number: int) -> None:
-        self.states[model] = _UNUSABLE
+    def _write_state(self, trained: TenantModel, model: ModelRow, number: int) -> None:
+        self.states[model.id] = _UNUSABLE
         trained.save(self._states(model) / str(number))
-        self.states[model] = number
+        self.states[model.id] = number
 
-    def _states(self, model: str) -> Path:
-        return self.folder / "models" / model / "states"
+    def _states(self, model: ModelRow) -> Path:
+        return states_folder(self.folder, model.tenant, model.id)
+
+
+def _save_for_sampler(folder: Path, trained: TenantModel, request: RequestRow, model: ModelRow) -> dict[str, Any]:
+    save = SaveWeightsForSampler.model_validate_json(request.body)
+    if save.path is not None:
+        path = f"tinker://{model.id}/sampler_weights/{save.path}"
+        trained.save_for_sampling(checkpoint_folder(folder, path))
+        return {"path": path, "type": "save_weights_for_sampler"}
+    sampler = f"{model.session}:sample:{save.sampling_session_seq_id}"
+    trained.save_for_sampling(sampler_folder(folder, sampler))
+    return {"sampling_session_id": sampler, "type": "save_weights_for_sampler"}

@@ -110,9 +110,11 @@ class TrainerMemory:
         return max(sum(self.held.values()) + self.activations + self.transient, self.start)
 
 
-def trainer_memory(shape: ModelShape, setup: TrainingSetup, *, longest_row: int) -> TrainerMemory:
-    """Returns the memory of each GPU. longest_row: tokens; a longer row than a pack is a pass of its own."""
-    tokens = -(-max(setup.micro_batch_tokens, longest_row) // setup.sequence_ranks)
+def trainer_memory(shape: ModelShape, setup: TrainingSetup, *, longest_row: int, rows: int = 0) -> TrainerMemory:
+    """Returns the memory of each GPU. longest_row: tokens; a longer row than a pack is a pass of its own. rows: rows of
+    an optimizer step, at most, which may be less than a pack; 0: unknown."""
+    pack = min(setup.micro_batch_tokens, -(-rows // setup.data_ranks) * longest_row or setup.micro_batch_tokens)
+    tokens = -(-max(pack, longest_row) // setup.sequence_ranks)
     held = {} if setup.is_offloaded else held_bytes(shape, setup)
     return TrainerMemory(
         held=held,

@@ -15,7 +15,8 @@ def test_a_program_of_a_package_scores_itself() -> None:
     flow = FlowConfig.parse({"environment": VERIFIERS}, where="flow")
     assert flow.dataset == {"kind": "verifiers", "id": "owner/words", "args": {"length": 3}, "limit": 9}
     program = {"kind": "verifiers", "id": "owner/words", "args": {"length": 3}, "workers": 4}
-    assert flow.workflow == {"kind": "agent", "program": program, "fields": ["task"], "score": {"by": "value"}}
+    scored = {"score": {"by": "value"}, "failed_exit": "zero"}
+    assert flow.workflow == {"kind": "agent", "program": program, "fields": ["task"], **scored}
 
 
 def test_a_world_of_steps_is_acted_in() -> None:

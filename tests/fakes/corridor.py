@@ -18,11 +18,12 @@ class CorridorOptions(Config):
     begin_s: float = 30.0
     act_s: float = 30.0
     fault: str = ""
-    """Injected fault: `hangs`, `raises`, `nan`, `text`, `many_metrics`, `hangs_at_begin`, `raises_at_close`, or
-    nothing."""
+    """Injected fault: `hangs`, `raises`, `raises_once`, `raises_at_back`, `nan`, `text`, `many_metrics`,
+    `hangs_at_begin`, `raises_at_close`, or nothing."""
     lists_actions: bool = True
     text: str = ""
     """Text of each observation, instead of the position."""
+    replays_failures: bool = False
 
 
 class Corridor:
@@ -50,7 +51,11 @@ class Corridor:
         match self._options.fault:
             case "hangs":
                 await asyncio.Event().wait()
-            case "raises":
+            case "raises_at_back" if action != "back":
+                pass
+            case "raises_once" if len(self._factory.begun) > 1:
+                pass
+            case "raises" | "raises_at_back" | "raises_once":
                 raise ConnectionError("the world is gone")
             case "nan":
                 return Observation(text="?", reward=float("nan"))
@@ -105,7 +110,12 @@ class CorridorFactory:
     @property
     def limits(self) -> EnvironmentLimits:
         options = self._options
-        return EnvironmentLimits(concurrency=options.concurrency, begin_s=options.begin_s, act_s=options.act_s)
+        return EnvironmentLimits(
+            concurrency=options.concurrency,
+            begin_s=options.begin_s,
+            act_s=options.act_s,
+            replays_failures=options.replays_failures,
+        )
 
     def make(self) -> Corridor:
         return Corridor(self._options, self)

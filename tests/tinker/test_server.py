@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow.tinker import samplers
+from astraflow.tinker import samplers, service
 from astraflow.tinker.base_models import SharedBase
 from astraflow.wire.pb import tinker_pb2 as pb
 from tests.tinker.client import Client, datum, logprobs_of, sentence, tensor
 from tests.tinker.conftest import Serving
 
 pytestmark = pytest.mark.anyio
+
+UNKNOWN = "tinker.unknown"
 
 
 async def steps(client: Client, model: str, count: int, *, seed: int = 0) -> list[list[list[float]]]:
@@ -146,7 +148,7 @@ async def test_a_model_with_pending_requests_is_not_unloaded(serving: Serving) -
 async def test_a_state_that_cannot_be_written_fails_the_model_until_a_restart(serving: Serving, tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, ann, bob):
         model, other = await ann.create(), await bob.create()
-        states = tmp_path / "models" / model / "states"
+        states = tmp_path / "tenants" / "ann" / "models" / model / "states"
         states.parent.mkdir(parents=True)
         states.write_text("in the way")
         await ann.train(model, sentence(0))
@@ -214,11 +216,10 @@ async def test_old_snapshots_of_a_session_are_deleted_and_a_finished_session_has
         for number in range(4):
             await ann.call("save_weights_for_sampler", model, sampling_session_seq_id=number)
         kept = [f"{ann.session}:sample:{number}" for number in (2, 3)]
-        assert sorted(folder.name for folder in (tmp_path / "samplers").iterdir()) == kept
+        assert sorted(folder.name for folder in (tmp_path / "tenants" / "ann" / "samplers").iterdir()) == kept
         await ann.sample(kept[0], 0)
         await ann.post(f"sessions/{ann.session}/finish", reason={"type": "success"})
-        assert list((tmp_path / "samplers").iterdir()) == []
-        await ann.step(model)
+        assert list((tmp_path / "tenants" / "ann" / "samplers").iterdir()) == []
 
 
 async def test_seeds_stops_and_greedy_sampling(serving: Serving) -> None:
@@ -427,3 +428,94 @@ async def test_targets_of_several_tokens_are_answered_in_their_shape(serving: Se
         values = np.frombuffer(answer.loss_fn_outputs[0].fields["logprobs"].data, "<f4").reshape(3, 2)
         np.testing.assert_allclose(values, expected, atol=1e-5)
         assert tensor([1]).shape == [1]
+
+
+async def test_a_tenant_above_its_disk_limit_saves_nothing_more_until_it_deletes(
+    serving: Serving, tmp_path: Path
+) -> None:
+    async with serving(tmp_path, max_disk_bytes=1) as (_, ann, bob):
+        model = await ann.create()
+        await ann.train(model, sentence(0))
+        assert "path" in await ann.call("save_weights", model, path="one")
+        for path, body in (
+            ("save_weights", {"path": "two"}),
+            ("save_weights_for_sampler", {"sampling_session_seq_id": 0}),
+            ("optim_step", {"adam_params": {}}),  # its first state would be added
+        ):
+            refused = await ann.call(path, model, **body)
+            assert refused["category"] == "user"
+            assert "tinker.disk_full" in refused["error"]
+        assert [path.name for path in (tmp_path / "tenants" / "ann" / "models" / model).iterdir()] == ["weights"]
+        assert (await bob.step(await bob.create()))["metrics"]
+
+    async with serving(tmp_path / "more", max_disk_bytes=100_000) as (_, ann, _bob):
+        model = await ann.create(rank=1)
+        await steps(ann, model, 1)
+        names = [str(number) for number in range(8)]
+        saved = [await ann.call("save_weights", model, path=name) for name in names]
+        refused = [name for name, answer in zip(names, saved, strict=True) if "error" in answer]
+        assert refused == names[-len(refused) :] != names
+        assert (await ann.http.delete(f"training_runs/{model}/checkpoints/weights/0")).status_code == 204
+        assert (await ann.call("save_weights", model, path="again"))["path"].endswith("again")
+        assert len(await steps(ann, model, 2)) == 2  # a state replaces the one before
+
+
+async def test_a_closed_session_leaves_its_checkpoints_only(serving: Serving, tmp_path: Path) -> None:
+    async with serving(tmp_path) as (server, ann, bob):
+        model = await ann.create()
+        await steps(ann, model, 1)
+        saved = (await ann.call("save_weights", model, path="one"))["path"]
+        pending = (await ann.send_passes(model, sentence(0))).json()["request_id"]
+        assert (await bob.http.post(f"sessions/{ann.session}/finish", json={})).status_code == 404
+        for _ in range(2):
+            assert (await ann.http.post(f"sessions/{ann.session}/finish", json={})).status_code == 200
+        assert logprobs_of(await ann.result(pending))
+        assert (await ann.refusal("optim_step", model_id=model, seq_id=9, adam_params={}))[:2] == (404, UNKNOWN)
+        assert server.catalogue.overview("ann")["models"] == []
+        ann.session = (await ann.post("create_session"))["session_id"]
+        copy = await ann.post("load_weights", session_id=ann.session, model_seq_id=0, path=saved, optimizer=True)
+        assert (await ann.result(copy["request_id"]))["path"] == saved
+        assert [path.name for path in (tmp_path / "tenants" / "ann" / "models" / model).iterdir()] == ["weights"]
+
+
+async def test_a_server_that_ends_before_it_deletes_a_closed_session_does_so_at_its_start(
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as (server, ann, _bob):
+        model = await ann.create()
+        await steps(ann, model, 1)
+        server._executor.close()
+        await ann.http.post(f"sessions/{ann.session}/finish", json={})
+        states = tmp_path / "tenants" / "ann" / "models" / model / "states"
+        assert states.exists()
+    async with serving(tmp_path) as (_, ann, _bob):
+        await steps(ann, await ann.create(), 1)
+        assert not states.exists()
+        monkeypatch.setattr(service, "SILENT_S", -1.0)
+        silent = ann.session
+        await ann.post("create_session")
+        assert (await ann.refusal("session_heartbeat", session_id=silent))[1] == UNKNOWN
+
+
+async def test_the_page_shows_tenants_to_the_operator_and_a_tenant_itself(serving: Serving, tmp_path: Path) -> None:
+    async with serving(tmp_path, max_tokens=9000) as (server, ann, bob):
+        model = await ann.create(rank=3)
+        await steps(ann, model, 2)
+        await bob.create()
+        loss = server.catalogue.overview("ann")["models"][0]["loss"]
+        page = ann.http.base_url.copy_with(path="/")
+        keys = [(tmp_path / name).read_text().strip() for name in ("operator-key", "keys/ann", "keys/bob")]
+        texts = [(await ann.http.get(page, auth=("any", key))).text for key in keys]
+        assert [("ann</h2>" in text, "bob</h2>" in text) for text in texts] == [
+            (True, True),
+            (True, False),
+            (False, True),
+        ]
+        assert model in texts[1]
+        assert '<td class="number">3</td><td class="number">2</td>\n<td class="number">0</td>' in texts[1]
+        assert f"{loss:.6g}" in texts[1]
+        assert "of 9,000 tokens used" in texts[1]
+        for header in ({}, {"Authorization": "Basic %%"}, {"Authorization": "Bearer x"}):
+            refused = await ann.http.get(page, headers=header)
+            assert (refused.status_code, "ann" in refused.text) == (401, False)
+            assert refused.headers["WWW-Authenticate"].startswith("Basic")

@@ -17,6 +17,7 @@ from astraflow.rewards import rewards
 from astraflow.testing.plugins import WorkflowSuite
 from astraflow.workflows import workflows
 from astraflow.workflows.base import RewardScorer, episode_seed
+from astraflow.workflows.components.environment_episodes import EnvironmentSource
 from astraflow.workflows.scripted.policies import EpisodeRecord, ScriptedPolicy, in_order
 from tests import make
 from tests.errors import raises_code
@@ -141,6 +142,37 @@ async def test_a_broken_environment_is_a_failure_at_its_boundary(environment: di
         await acted("forward", environment=environment)
 
     assert failure.value.boundary is Boundary.ENVIRONMENT
+    assert CorridorFactory.latest.open == 0
+
+
+@pytest.mark.anyio
+async def test_an_action_that_fails_again_in_a_replay_has_the_least_reward_of_all_episodes() -> None:
+    environment = {"fault": "raises_at_back", "replays_failures": True, "length": 3}
+    _, trajectory = await acted("forward", "forward", "back", environment=environment, failure_reward=-0.5)
+    assert CorridorFactory.latest.actions == ["forward", "forward", "back"] * 2
+    assert (trajectory.reward, trajectory.ending) == (-0.5, Ending.LOST)
+    assert trajectory.metrics["environment_failed"] == 1
+
+    source = EnvironmentSource({"kind": "test_corridor", **environment})
+    for least in (0.0, -2.0):
+        source._least_reward = least
+        async with source.open(make.prompt(), 1) as opened:
+            await opened.act("back")
+            assert opened.reward == least
+        async with source.open(make.prompt(), 1) as opened:
+            opened.reward = least - 1  # of steps before
+            await opened.act("back")
+            assert opened.reward == least - 1
+        assert source._least_reward == least - 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("fault", ["raises_once", "raises_at_back"])
+async def test_a_failure_that_no_replay_shows_or_that_is_not_replayed_has_no_reward(fault: str) -> None:
+    is_replayed = fault == "raises_once"
+    with raises_code(RolloutFailed, "rollout.environment_failed"):
+        await acted("back", environment={"fault": fault, "replays_failures": is_replayed})
+    assert len(CorridorFactory.latest.begun) == 1 + is_replayed
     assert CorridorFactory.latest.open == 0
 
 

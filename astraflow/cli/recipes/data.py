@@ -1,6 +1,6 @@
 """Data sets of a recipe, opened before the run: their first prompts, and what would fail at the start."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from astraflow.cli.recipes.downloads import dataset_needs
@@ -17,6 +17,8 @@ from astraflow.runtime.folders.data_root import RemoteOptions
 
 _SAMPLED = 64
 """First prompts of a data set that are read. Count."""
+_MEASURED = 256
+"""Questions of a data set whose length is measured. Count."""
 
 
 def first_prompts(spec: Mapping[str, Any]) -> list[Prompt]:
@@ -43,10 +45,18 @@ def readable_prompts(spec: Mapping[str, Any]) -> list[Prompt]:
         return []
 
 
-def question_characters(spec: Mapping[str, Any]) -> int:
-    """Returns the characters of the longest of the first questions; 0 where the data are elsewhere."""
-    questions = [prompt.fields.get(QUESTION) for prompt in readable_prompts(spec)]
-    return max((len(question) for question in questions if isinstance(question, str)), default=0)
+def question_length(spec: Mapping[str, Any], length: Callable[[str], int]) -> int:
+    """Returns the length of the longest question of a sample that is spread over a data set; 0 where the data are
+    elsewhere or cannot be read."""
+    try:
+        if _is_elsewhere(spec):
+            return 0
+        dataset = datasets.build(spec, 0)
+        indices = range(0, dataset.size, -(-dataset.size // _MEASURED))
+        questions = [dataset.prompt(index).fields.get(QUESTION) for index in indices]
+    except AstraFlowError:  # `data_problems` reports it
+        return 0
+    return max((length(question) for question in questions if isinstance(question, str)), default=0)
 
 
 def reward_fields(flow: FlowConfig | EvaluationConfig) -> tuple[tuple[str, ...], ...]:

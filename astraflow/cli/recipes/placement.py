@@ -11,13 +11,14 @@ from typing import Any
 
 import psutil
 
-from astraflow.cli.recipes.data import question_characters, readable_prompts
+from astraflow.cli.recipes.data import question_length, readable_prompts
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.nodes import TeacherChoice
 from astraflow.contract.rollouts.generation import Sampling
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.dataflow.config import EvaluationConfig, FlowConfig
+from astraflow.models import models
 from astraflow.models.shapes import ModelShape, known_model
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.memory import SERVERS, gpus_per_server, server_gpus, server_memory
@@ -61,22 +62,35 @@ def setup_of(policy: PolicyConfig, *, is_gpu: bool) -> TrainingSetup:
     return TrainingSetup.of(policy.backend, policy.algorithm.model_dump(), is_gpu=is_gpu)
 
 
-def trainer_use(policy: PolicyConfig, shape: ModelShape | None, *, longest_row: int) -> TrainerMemory | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRows:
+    """Trajectories of a policy."""
+
+    longest: int
+    """Tokens of the longest one."""
+    batch: int
+    """Trajectories in a batch; 0: their workflows state no bound."""
+
+
+def trainer_use(policy: PolicyConfig, shape: ModelShape | None, rows: PolicyRows) -> TrainerMemory | None:
     """Returns the memory of each GPU of a trainer; None for an unknown shape."""
-    return None if shape is None else trainer_memory(shape, setup_of(policy, is_gpu=True), longest_row=longest_row)
+    if shape is None:
+        return None
+    updated = -(-rows.batch // policy.algorithm.minibatches)
+    return trainer_memory(shape, setup_of(policy, is_gpu=True), longest_row=rows.longest, rows=updated)
 
 
 def gpu_uses(
-    recipe: Recipe, shapes: Mapping[str, ModelShape | None], rows: Mapping[str, int], *, gpu_bytes: int
+    recipe: Recipe, shapes: Mapping[str, ModelShape | None], rows: Mapping[str, PolicyRows], *, gpu_bytes: int
 ) -> Iterator[GpuUse]:
     """Yields the parts of a run on each GPU of this host, trainers first; nothing for a recipe that needs none.
 
-    rows: longest row of each policy. Tokens.
+    rows: trajectories of each policy.
     """
     if not needs_gpu(recipe):
         return
     for name, policy in recipe.policies.items():
-        memory = trainer_use(policy, shapes[name], longest_row=rows[name])
+        memory = trainer_use(policy, shapes[name], rows[name])
         size = None if memory is None else memory.peak + RESERVED_BYTES
         for rank, gpu in enumerate(trainer_gpus(policy.backend)):
             yield GpuUse(
@@ -141,10 +155,10 @@ def problems(
     shapes: Mapping[str, ModelShape | None],
     uses: Sequence[GpuUse],
     *,
-    rows: Mapping[str, int],
+    rows: Mapping[str, PolicyRows],
     gpu_bytes: int,
 ) -> Iterator[InvalidInput]:
-    """Yields what cannot work. rows: longest row of each policy. Tokens."""
+    """Yields what cannot work. rows: trajectories of each policy."""
     for name in recipe.policies:
         yield from _batch_problems(recipe, name)
         yield from _backend_problems(recipe, name, shapes[name])
@@ -160,14 +174,40 @@ def problems(
         yield from _host_problems(recipe, shapes, rows)
 
 
-def longest_row(flow: FlowConfig, context: int) -> int:
-    """Returns the longest trajectory of a flow, by what its workflow states and by the questions of its first prompts,
-    where the data are here. Tokens, of which a text has at most as many as characters. context: bound of the engine."""
-    workflow = workflows.build(flow.workflow)
-    bounds = workflow.bounds if isinstance(workflow, BoundedWorkflow) else EpisodeBounds()
+def policy_rows(recipe: Recipe, name: str, shape: ModelShape | None) -> PolicyRows:
+    """Returns the trajectories of a policy, by what the workflows of its flows state."""
+    context = engine_context(engine_of(recipe, name), shape)
+    flows = [(flow, workflows.build(flow.workflow)) for flow in recipe.flows.values()]
+    bounded = [
+        (flow, workflow.bounds if isinstance(workflow, BoundedWorkflow) else EpisodeBounds())
+        for flow, workflow in flows
+        if name in map(str, workflow.policies)
+    ]
+    policy = recipe.policies[name]
+    length = _text_length(policy.model)
+    episodes = [flow.group_size * (bounds.trajectories or 0) for flow, bounds in bounded]
+    return PolicyRows(
+        longest=max((_longest_row(flow, bounds, context, length) for flow, bounds in bounded), default=context),
+        batch=policy.batch_groups * max(episodes) if episodes and all(episodes) else 0,
+    )
+
+
+def _text_length(model: Mapping[str, Any]) -> Callable[[str], int]:
+    """Returns how the length of a text is measured: by the model's tokenizer where it is here, else in characters, of
+    which a token has at least one."""
+    try:
+        tokenizer = models.build(model).tokenizer()
+    except (InvalidInput, ImportError):  # the model, or transformers, is not on this machine
+        return len
+    return lambda text: len(tokenizer.encode(text))
+
+
+def _longest_row(flow: FlowConfig, bounds: EpisodeBounds, context: int, length: Callable[[str], int]) -> int:
+    """Returns the longest trajectory of a flow, by what its workflow states and by a sample of its questions, where the
+    data are here. Tokens. context: bound of the engine."""
     limits = [context] if bounds.tokens is None else [context, bounds.tokens]
-    if bounds.context is not None and bounds.written is not None and (characters := question_characters(flow.dataset)):
-        limits.append(_TEMPLATE_TOKENS + characters + bounds.written)
+    if bounds.context is not None and bounds.written is not None and (size := question_length(flow.dataset, length)):
+        limits.append(_TEMPLATE_TOKENS + size + bounds.written)
     return min(filter(None, limits), default=0)
 
 
@@ -340,12 +380,12 @@ def _memory_problems(uses: Sequence[GpuUse], gpu_bytes: int) -> Iterator[Invalid
 
 
 def _host_problems(
-    recipe: Recipe, shapes: Mapping[str, ModelShape | None], rows: Mapping[str, int]
+    recipe: Recipe, shapes: Mapping[str, ModelShape | None], rows: Mapping[str, PolicyRows]
 ) -> Iterator[InvalidInput]:
     """Yields trainers on a CPU that this machine has no memory for."""
     memory_bytes = psutil.virtual_memory().total
     for name, policy in recipe.policies.items():
-        use = trainer_use(policy, shapes[name], longest_row=rows[name])
+        use = trainer_use(policy, shapes[name], rows[name])
         if use is not None and use.peak > memory_bytes:
             yield InvalidInput(
                 f"cannot train {name!r} on the CPU of this machine: its trainer needs {use.peak / GIB:.0f} GiB, the "

@@ -8,10 +8,11 @@ from astraflow.cli.recipes.data import data_problems, reward_fields
 from astraflow.cli.recipes.downloads import Need, needs
 from astraflow.cli.recipes.placement import (
     GpuUse,
+    PolicyRows,
     engine_context,
     gpu_uses,
-    longest_row,
     needs_gpu,
+    policy_rows,
     problems,
     setup_of,
     trainer_use,
@@ -100,7 +101,7 @@ class RecipePlan:
 def plan_recipe(recipe: Recipe, *, gpu_bytes: int) -> RecipePlan:
     """Plans a checked recipe for a host whose GPUs have this memory. Raises: InvalidInput for an unreadable model."""
     shapes = {name: model_shape(policy.model) for name, policy in recipe.policies.items()}
-    rows = {name: _longest_row(recipe, name, shapes[name]) for name in recipe.policies}
+    rows = {name: policy_rows(recipe, name, shapes[name]) for name in recipe.policies}
     uses = tuple(gpu_uses(recipe, shapes, rows, gpu_bytes=gpu_bytes))
     return RecipePlan(
         name=recipe.name,
@@ -132,29 +133,26 @@ def _uncorrected(recipe: Recipe) -> Iterator[str]:
             )
 
 
-def _longest_row(recipe: Recipe, name: str, shape: ModelShape | None) -> int:
-    context = engine_context(engine_of(recipe, name), shape)
-    lengths = [longest_row(flow, context) for flow in recipe.flows.values() if name in _policies(flow.workflow)]
-    return max(lengths, default=context)
-
-
 def _policies(workflow: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, workflows.build(workflow).policies))
 
 
-def _policy_plan(recipe: Recipe, name: str, shape: ModelShape | None, longest: int, *, gpu_bytes: int) -> PolicyPlan:
+def _policy_plan(
+    recipe: Recipe, name: str, shape: ModelShape | None, bounds: PolicyRows, *, gpu_bytes: int
+) -> PolicyPlan:
     policy, engine = recipe.policies[name], engine_of(recipe, name)
     setup = setup_of(policy, is_gpu=needs_gpu(recipe))
     groups = [flow.group_size for flow in recipe.flows.values() if name in _policies(flow.workflow)]
     rows = policy.batch_groups * max(groups, default=1)
     updates = setup.data_ranks * policy.algorithm.minibatches
+    longest = bounds.longest
     pack = max(setup.micro_batch_tokens, longest, 1)
     has_server = shape is not None and engine.get("kind") in SERVERS and needs_gpu(recipe)
     return PolicyPlan(
         policy=name,
         model=str(policy.model.get("path") or policy.model.get("name") or policy.model.get("kind")),
         parameters=shape.parameters if shape else None,
-        trainer=trainer_use(policy, shape, longest_row=longest),
+        trainer=trainer_use(policy, shape, bounds),
         server=server_memory(shape, engine, gpu_bytes=gpu_bytes) if shape and has_server else None,
         batching=_batching(policy.backend, shape),
         served=_server_support(engine, shape),
@@ -217,7 +215,7 @@ def _flow_plan(recipe: Recipe, name: str) -> FlowPlan:
     )
 
 
-def _disk(recipe: Recipe, shapes: Mapping[str, ModelShape | None], rows: Mapping[str, int]) -> dict[str, int]:
+def _disk(recipe: Recipe, shapes: Mapping[str, ModelShape | None], rows: Mapping[str, PolicyRows]) -> dict[str, int]:
     """Returns upper bounds; the initial models, checkpoints with the one being written, full snapshots of the weight
     store, and buffered trajectories of full length."""
     sizes = dict.fromkeys(("models", "checkpoints", "weight store", "buffered trajectories"), 0)
@@ -235,5 +233,5 @@ def _disk(recipe: Recipe, shapes: Mapping[str, ModelShape | None], rows: Mapping
         sizes["weight store"] += BFLOAT16 * (snapshots * trained + base)
         groups = (policy.max_staleness + 1) * policy.batch_groups
         size = max((flow.group_size for flow in recipe.flows.values()), default=1)
-        sizes["buffered trajectories"] += groups * size * rows[name] * _ROW_BYTES
+        sizes["buffered trajectories"] += groups * size * rows[name].longest * _ROW_BYTES
     return {part: size for part, size in sizes.items() if size}

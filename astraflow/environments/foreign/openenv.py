@@ -1,5 +1,6 @@
 """Environments of the package `openenv`, each session in a server of its own process, or at an address."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -11,6 +12,7 @@ from astraflow.datasets.base import ANSWER, QUESTION, GeneratedDataset
 from astraflow.environments import environments
 from astraflow.environments.adapters.process import ProcessEnvironment
 from astraflow.environments.adapters.worker_pool import PooledFactory, StepOptions
+from astraflow.environments.base import EnvironmentLimits
 from astraflow.environments.foreign.workers import WorkerOptions, foreign_pool
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
@@ -40,11 +42,16 @@ class OpenEnvOptions(WorkerOptions, StepOptions):
 @environments.register("openenv", options=OpenEnvOptions)
 class OpenEnvFactory(PooledFactory):
     """Environments of the package `openenv`. Rewards of steps are summed; an action is a JSON object, or the value of
-    its only property."""
+    its only property. An action at which the application raises again in a replay has the least reward."""
 
     def __init__(self, options: OpenEnvOptions) -> None:
         values = options.model_dump(mode="json", include={"id", "url", "text"})
         super().__init__(foreign_pool("openenv", options, values), options)
+
+    @property
+    def limits(self) -> EnvironmentLimits:
+        """Limits of the workers."""
+        return replace(super().limits, replays_failures=True)
 
     def make(self) -> ProcessEnvironment:
         """Returns a new environment."""

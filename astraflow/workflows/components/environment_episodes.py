@@ -2,15 +2,16 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.environments import environments
-from astraflow.environments.base import Environment, Observation
+from astraflow.environments.base import Environment, EnvironmentLimits, Observation
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.plugins import plugin_cause, start_managed
 from astraflow.runtime.tracing import span
@@ -26,20 +27,72 @@ MAX_VALUES = 64
 class OpenEnvironment:
     """Environment of one episode that has begun."""
 
-    def __init__(self, environment: Environment, act_s: float) -> None:
-        self._environment = environment
-        self._act_s = act_s
+    def __init__(self, make: Callable[[], Environment], limits: EnvironmentLimits, *, least_reward: float) -> None:
+        """least_reward: least reward of an episode so far, and at most 0."""
+        self._make = make
+        self._limits = limits
+        self._least_reward = least_reward
+        self._environment = make()
+        self._begin: tuple[Prompt, int] | None = None
+        self._actions: list[str] = []
         self.observation = Observation(text="")
         """Latest observation."""
+        self.reward = 0.0
+        """Sum of the rewards so far."""
 
-    async def begin(self, prompt: Prompt, seed: int, begin_s: float) -> None:
+    async def begin(self, prompt: Prompt, seed: int) -> None:
         """Begins the episode. Raises: InvalidInput; RolloutFailed at the boundary `environment`."""
-        self.observation = await _observed("begin", begin_s, self._environment.begin(prompt, seed))
+        self._begin = prompt, seed
+        self._take(await self._begun())
 
     async def act(self, action: str) -> Observation:
         """Performs an action and returns the observation. Raises: RolloutFailed at the boundary `environment`."""
-        self.observation = await _observed("act", self._act_s, self._environment.act(action))
-        return self.observation
+        self._actions.append(action)
+        try:
+            observation = await self._acted(action)
+        except RolloutFailed as failure:
+            if not (self._limits.replays_failures and await self._fails_again()):
+                raise
+            log.warning("action_fails_environment", turn=len(self._actions), cause=str(failure))
+            observation = Observation(
+                text="The environment failed at this action.",
+                reward=min(self._least_reward - self.reward, 0.0),
+                ending=Ending.LOST,
+                metrics={"environment_failed": 1.0},
+            )
+        return self._take(observation)
+
+    async def close(self) -> None:
+        """Closes the environment within the time limit; logs a failure."""
+        await _close(self._environment)
+
+    async def _fails_again(self) -> bool:
+        """Returns whether the actions of the episode make another environment fail at the last one, too."""
+        await self.close()
+        self._environment = self._make()
+        try:
+            await self._begun()
+            for action in self._actions[:-1]:
+                await self._acted(action)
+        except RolloutFailed:
+            return False
+        try:
+            await self._acted(self._actions[-1])
+        except RolloutFailed:
+            return True
+        return False
+
+    async def _begun(self) -> Observation:
+        assert self._begin is not None  # noqa: S101 (begin sets it)
+        return await _observed("begin", self._limits.begin_s, self._environment.begin(*self._begin))
+
+    async def _acted(self, action: str) -> Observation:
+        return await _observed("act", self._limits.act_s, self._environment.act(action))
+
+    def _take(self, observation: Observation) -> Observation:
+        self.observation = observation
+        self.reward += observation.reward
+        return observation
 
 
 class EnvironmentSource:
@@ -54,6 +107,7 @@ class EnvironmentSource:
         self._resources = AsyncExitStack()
         concurrency = self._factory.limits.concurrency
         self._slots = asyncio.Semaphore(concurrency) if concurrency else None
+        self._least_reward = 0.0
 
     async def start(self) -> None:
         """Starts the factory and checks that its environments work here. Raises: InvalidInput, Unavailable."""
@@ -70,15 +124,14 @@ class EnvironmentSource:
 
         Raises: InvalidInput for a prompt of another kind; RolloutFailed at the boundary `environment`.
         """
-        limits = self._factory.limits
         async with self._slots or nullcontext():
-            environment = self._factory.make()
+            opened = OpenEnvironment(self._factory.make, self._factory.limits, least_reward=self._least_reward)
             try:
-                opened = OpenEnvironment(environment, limits.act_s)
-                await opened.begin(prompt, seed, limits.begin_s)
+                await opened.begin(prompt, seed)
                 yield opened
+                self._least_reward = min(self._least_reward, opened.reward)
             finally:
-                await _close(environment)
+                await opened.close()
 
 
 async def _observed(call: str, timeout_s: float, observing: Awaitable[Observation]) -> Observation:

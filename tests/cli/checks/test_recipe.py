@@ -233,6 +233,27 @@ def test_rows_are_as_long_as_the_questions_and_the_workflow_make_them() -> None:
     assert multi_turn.longest_row == 512
 
 
+def test_rows_are_measured_in_tokens_of_the_model_on_a_sample_of_the_whole_data_set(tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    questions = ["rev ab="] * 1000
+    questions[500] *= 9
+    data.write_text("".join(json.dumps({"question": text, "answer": "ba"}) + "\n" for text in questions))
+    setting = f"flows.train.dataset={{kind='jsonl', path='{data}'}}"
+    (characters,) = planned("reverse", setting).policies
+    (words,) = planned("reverse", setting, "policies.solver.model.words=['rev ab=']").policies
+    assert characters.longest_row - words.longest_row == 9 * len("rev ab=") - 9
+
+
+def test_a_pass_has_no_more_tokens_than_the_rows_of_an_optimizer_step() -> None:
+    (small,) = planned("reverse", "policies.solver.batch_groups=4").policies
+    (large,) = planned("reverse", "policies.solver.batch_groups=4096").policies
+    assert small.trainer is not None
+    assert large.trainer is not None
+    assert small.batch_rows * small.longest_row < small.micro_batch_tokens
+    ratio = small.batch_rows * small.longest_row / small.micro_batch_tokens
+    assert small.trainer.activations == pytest.approx(large.trainer.activations * ratio, rel=0.01)
+
+
 def test_a_trainer_that_the_memory_of_a_machine_without_gpus_cannot_hold_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
