@@ -72,8 +72,10 @@ def _mlflow(uri: str, run: str) -> Write:
     with needs_extra("mlflow", to="write traces to MLflow"):
         import mlflow
 
+        from astraflow.tracking.mlflow_tracker import experiment_of
+
     mlflow.set_tracking_uri(uri)
-    mlflow.set_experiment(TrackerOptions().project)
+    mlflow.set_experiment(experiment_id=experiment_of(mlflow.MlflowClient(uri), TrackerOptions().project))
 
     def write(trace: Trace) -> None:
         opened: list[tuple[Any, SpanRecord]] = []

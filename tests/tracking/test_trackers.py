@@ -3,6 +3,7 @@
 import asyncio
 import json
 import multiprocessing
+import os
 import sqlite3
 import struct
 import tomllib
@@ -22,8 +23,11 @@ from astraflow.contract.ids import PolicyId
 from astraflow.tracking import trackers
 from astraflow.tracking.base import TrackedRun
 from astraflow.tracking.exporter import Exporter
+from astraflow.tracking.trace_writers import trace_writer
+from astraflow.tracking.traces import trace_of
 from tests.errors import raises_code
 from tests.fakes.recorded_steps import Steps
+from tests.tracking.test_traces import sample
 
 SOLVER = PolicyId("solver")
 Points = dict[int, float]
@@ -87,8 +91,29 @@ READERS: dict[str, Callable[[Path, str], Points]] = {
 }
 
 
+TRACE_TARGETS = {"mlflow": "mlflow:sqlite:///{}/mlflow.db", "trackio": "trackio:{}"}
+
+
+def traced(kind: str, folder: Path) -> list[str]:
+    """Returns the texts of traces in the library of others."""
+    if kind == "mlflow":
+        client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+        experiment = client.get_experiment_by_name("astraflow")
+        assert experiment is not None
+        return [
+            str([(span.name, span.inputs, span.outputs) for span in trace.data.spans])
+            for trace in client.search_traces(locations=[experiment.experiment_id])
+        ]
+    with closing(sqlite3.connect(folder / "astraflow.db")) as database:
+        return [str(row) for row in database.execute("select * from traces")]
+
+
 def export(kind: str, folder: Path, *, steps: int) -> int:
-    """Exports a run with this many steps; returns the number of exported steps."""
+    """Exports a run with this many steps, and a trace, from another folder; returns the number of exported steps."""
+    os.chdir(folder / "elsewhere")
+    if kind in TRACE_TARGETS and steps == 2:
+        with trace_writer(TRACE_TARGETS[kind].format(folder), run="run-1") as write:
+            write(trace_of(sample()))
     tracker = trackers.build({"kind": kind}, TrackedRun(name="run-1", folder=folder, id="run-1"))
     exporter = Exporter(tracker, folder / "exported.json")
     asyncio.run(exporter.export(Steps(steps), {SOLVER: steps}))
@@ -100,12 +125,17 @@ def export(kind: str, folder: Path, *, steps: int) -> int:
 @pytest.mark.filterwarnings("ignore:.*noload.*:sqlalchemy.exc.SADeprecationWarning")  # MLflow's own queries
 @pytest.mark.parametrize("kind", sorted(READERS))
 def test_metrics_are_read_back_and_a_restart_continues_the_record(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
     with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as own_process:
         # Trackio reads its folder when it is imported, and tests of TRL, which imports it, may have run in this one.
         assert own_process.submit(export, kind, tmp_path, steps=2).result() == 2
         assert own_process.submit(export, kind, tmp_path, steps=3).result() == 1
     assert READERS[kind](tmp_path, "solver/loss") == {1: 0.25, 2: 0.5, 3: 0.75}
     assert READERS[kind](tmp_path, "solver/reward_rollouts") == {1: 0.125, 2: 0.25, 3: 0.375}
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    if kind in TRACE_TARGETS:
+        (text,) = traced(kind, tmp_path)
+        assert "It is 3." in text
     if kind == "trackio":
         assert READERS[kind](tmp_path, "solver/at") == {number: 1000.0 + number for number in (1, 2, 3)}
 
