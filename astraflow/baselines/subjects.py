@@ -86,6 +86,18 @@ async def endpoint_subject(
     )
 
 
+def model_folder(path: str) -> Path:
+    """Returns the folder of a model. Raises: InvalidInput for another one."""
+    folder = Path(path).expanduser().resolve()
+    if not (folder / "config.json").is_file():
+        raise InvalidInput(
+            f"cannot load {path!r}: it has no config.json; name a folder in Hugging Face format, such as one of "
+            "astraflow export",
+            code="baseline.no_model",
+        )
+    return folder
+
+
 async def folder_subject(
     folders: Mapping[PolicyId, Path], engine: Mapping[str, Any], resources: AsyncExitStack
 ) -> Subject:

@@ -27,6 +27,8 @@ from astraflow.wire.pb import fleet_plane_pb2 as pb
 from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneStub
 
 TIMEOUT_S = 10.0
+APPLY_TIMEOUT_S = 70.0
+"""A fork counts as applied when its dataflow answers."""
 PREFLIGHT_TIMEOUT_S = 60.0
 """Cloud APIs are slow; the service gives up before this."""
 
@@ -80,7 +82,7 @@ class FleetPlaneClient:
             idempotency_key=key,
             approver=to_message(approver, pb.FleetActor) if approver is not None else None,
         )
-        reply = await self._link.call(self._stub.ApplyPlan, request, timeout_s=TIMEOUT_S)
+        reply = await self._link.call(self._stub.ApplyPlan, request, timeout_s=APPLY_TIMEOUT_S)
         if reply.refusal:
             raise PlanRefused(reply.refusal, guard_json=reply.guard_json, code="fleet.plan_refused")
         return from_message(reply, AppliedPlan)

@@ -45,6 +45,8 @@ class LearningTrouble:
     """Changes of the run that mend it; empty for a fault that needs no change."""
     from_h: float = 0.5
     learning_rate: float = 1e-4
+    selector: str = "uniform"
+    """Selector of the run's prompts."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     """Measured values of the fault."""
 
@@ -62,6 +64,7 @@ class Case:
     """Changes to the scenario."""
     faults: tuple[Fault, ...] = ()
     attack: Attack | None = None
+    attack_from_h: float = 0.3
     learning: LearningTrouble | None = None
     """Fault of learning; None for a run that learns."""
     regions: Mapping[str, str] = field(default_factory=dict)

@@ -1,15 +1,19 @@
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 
+from astraflow.agents.session_limits import SessionOptions
 from astraflow.agents.upstream.client import Upstream, UpstreamOptions
 from astraflow.baselines.report import BaselineReport, SampleResult
 from astraflow.baselines.round import BaselineRound
 from astraflow.baselines.selection import Selection, select
+from astraflow.baselines.served_model import serve_model
 from astraflow.baselines.subjects import Subject, endpoint_subject, folder_subject
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
@@ -211,3 +215,23 @@ async def test_an_engine_that_computes_something_else_is_refused(folder: Path, m
         with pytest.raises(InvalidInput) as refusal:
             await folder_subject({SOLVER: folder}, {"kind": "local_torch"}, resources)
     assert refusal.value.code == "baseline.logprob_mismatch"
+
+
+async def test_a_folder_is_served_to_clients_of_the_openai_api_call_by_call(tmp_path: Path) -> None:
+    spec = {**TINY, "max_context_tokens": 64}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASTRAFLOW_HOME", str(tmp_path))
+        folder = models.build(spec).prepare()
+    stop, urls = asyncio.Event(), asyncio.Queue[str]()
+    options = SessionOptions(max_new_tokens=3, max_turns=1)
+    engine = {"kind": "local_torch"}
+    serving = serve_model(folder, engine, options, port=0, stop=stop, on_ready=urls.put_nowait)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(serving)
+        async with httpx.AsyncClient(base_url=await urls.get()) as client:
+            body = {"model": "any", "messages": [{"role": "user", "content": "ab"}], "temperature": 0.1}
+            replies = [await client.post("/chat/completions", json=body) for _ in range(2)]
+            assert [reply.json()["usage"]["completion_tokens"] for reply in replies] == [3, 3]
+            tokens = await client.post("/responses", json={"previous_response_id": "x", "input": "y", "model": "m"})
+            assert tokens.status_code == 404
+        stop.set()

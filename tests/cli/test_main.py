@@ -106,7 +106,7 @@ def test_every_command_has_help(command: list[str]) -> None:
     assert CliRunner().invoke(app, [*command, "--help"]).exit_code == 0
 
 
-@pytest.mark.parametrize("role", ["dataflow", "weights", "trainer", "node", "web", "fleet", "maintainer"])
+@pytest.mark.parametrize("role", ["dataflow", "weights", "trainer", "node", "model", "web", "fleet", "maintainer"])
 def test_every_role_has_help(role: str) -> None:
     assert CliRunner().invoke(app, ["serve", role, "--help"]).exit_code == 0
 

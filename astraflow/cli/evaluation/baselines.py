@@ -14,7 +14,7 @@ from rich.text import Text
 from astraflow.baselines.report import BaselineReport, SampleResult
 from astraflow.baselines.round import BaselineRound
 from astraflow.baselines.selection import Selection, by_policy, select
-from astraflow.baselines.subjects import Subject, endpoint_subject, folder_subject
+from astraflow.baselines.subjects import Subject, endpoint_subject, folder_subject, model_folder
 from astraflow.cli.output import Table, show
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.reports.evaluations import EvaluationState
@@ -79,7 +79,8 @@ def score_folders(request: BaselineRequest, folders: Sequence[str], *, engine: s
     recipe, selection = _load(request)
     spec = _engine_spec(recipe, engine)
     paths = {
-        policy: _folder(path) for policy, path in by_policy(folders, selection.policies, option="the folder").items()
+        policy: model_folder(path)
+        for policy, path in by_policy(folders, selection.policies, option="the folder").items()
     }
     return _score(request, selection, lambda resources: folder_subject(paths, spec, resources))
 
@@ -171,17 +172,6 @@ def _engine_spec(recipe: Recipe, engine: str) -> dict[str, Any]:
             ) from problem
     engines.check(spec)
     return spec
-
-
-def _folder(path: str) -> Path:
-    folder = Path(path).expanduser().resolve()
-    if not (folder / "config.json").is_file():
-        raise InvalidInput(
-            f"cannot score {path!r}: it has no config.json; name a folder in Hugging Face format, such as one of "
-            "astraflow export",
-            code="baseline.no_model",
-        )
-    return folder
 
 
 @contextmanager

@@ -216,6 +216,24 @@ def tinker(
     raise typer.Exit(run_tinker(config, directory, host=host, port=port))
 
 
+@serve.command()
+def model(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Model folder, such as one of `astraflow export`.")],
+    engine: Annotated[
+        str, typer.Option(metavar="KIND|TABLE", help="Engine, such as sglang, or a TOML table with its options.")
+    ] = "local_torch",
+    temperature: Annotated[float, typer.Option(min=0.001, help="For calls that name none.")] = 1.0,
+    port: Port = 0,
+) -> None:
+    """Serve a model folder on loopback by the APIs of OpenAI and Anthropic, without a run, until Ctrl-C.
+
+    Prints the base URL, which contains a new key.
+    """
+    from astraflow.cli.services.roles import run_model
+
+    raise typer.Exit(run_model(folder, engine, temperature=temperature, port=port))
+
+
 for role in (control_commands.web, control_commands.fleet, control_commands.maintainer):
     serve.command()(role)
 

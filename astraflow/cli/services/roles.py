@@ -180,6 +180,18 @@ def run_node(
     )
 
 
+def run_model(folder: str, engine: str, *, temperature: float, port: int) -> int:
+    """Serves a model folder; returns the exit code. engine: a kind, or a TOML table with `kind` and its options."""
+    from astraflow.agents.session_limits import SessionOptions
+    from astraflow.baselines.served_model import serve_model
+    from astraflow.baselines.subjects import model_folder
+
+    logs.configure(level="WARNING")
+    path, spec = model_folder(folder), _plugin_spec(engines, engine)
+    options = SessionOptions(temperature=temperature, uses_client_sampling=True)
+    return run_process(lambda stop: serve_model(path, spec, options, port=port, stop=stop, on_ready=announce))
+
+
 def recipe_node_config(recipe: str, overrides: list[str], *, name: str) -> tuple[RaasConfig, TracingConfig]:
     """Returns the configuration of a node of a recipe, and its tracing settings."""
     loaded = load_recipe(recipe, overrides, check=Check.NONE)

@@ -51,7 +51,8 @@ def weights_of(model: PreTrainedModel, *, policy: PolicyId, version: Version, dt
 
 def _probe(model: PreTrainedModel, vocab_size: int) -> Probe:
     """Returns the logprobs of random tokens by the plain forward pass of the model."""
-    tokens = np.random.default_rng(0).integers(1, vocab_size, _PROBE_TOKENS)
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", _PROBE_TOKENS)
+    tokens = np.random.default_rng(0).integers(1, vocab_size, min(_PROBE_TOKENS, context))
     with torch.no_grad():
         logits = model(input_ids=torch.from_numpy(tokens)[None], use_cache=False).logits[0].float()
     scores = logits.log_softmax(-1)[:-1].gather(1, torch.from_numpy(tokens)[1:, None])[:, 0]

@@ -27,6 +27,14 @@ PYTHON_VARIABLES = (
     "PYTHONWARNINGS", "VIRTUAL_ENV",
 )  # fmt: skip
 """Variables of programs that import AstraFlow or the user's modules in this interpreter."""
+_RUN_PREFIXES = (
+    "AWS_", "AZURE_", "CUDA_", "GOOGLE_", "HF_", "MLFLOW_", "NCCL_", "NVIDIA_", "PYTORCH_", "TORCH_", "TRITON_",
+    "WANDB_", "XDG_",
+)  # fmt: skip
+_RUN_VARIABLES = (
+    *PYTHON_VARIABLES, "ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "OMP_NUM_THREADS", "all_proxy",
+    "http_proxy", "https_proxy", "no_proxy",
+)  # fmt: skip
 
 
 def child_environment(names: Iterable[str] = (), /, **added: str) -> dict[str, str]:
@@ -38,6 +46,12 @@ def child_environment(names: Iterable[str] = (), /, **added: str) -> dict[str, s
     ['OMP_NUM_THREADS']
     """
     return {name: os.environ[name] for name in (*_KEPT, *names) if name in os.environ} | added
+
+
+def run_environment() -> dict[str, str]:
+    """Returns the environment of another run of the same user: devices, caches, proxies, and the access to stores, hubs
+    and trackers. No token of this run, and no key of a model or judge."""
+    return child_environment((*_RUN_VARIABLES, *(name for name in os.environ if name.startswith(_RUN_PREFIXES))))
 
 
 def start_independent(argv: Sequence[str], *, environment: Mapping[str, str], log_file: Path) -> int:

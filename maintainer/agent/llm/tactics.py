@@ -1,23 +1,30 @@
 """Model that decides in single words: for each signal of a wake it reads one line and answers with a tactic.
 
-    learning_fault weights_stuck                 ->  fork_up
-    launch_failures while trainers wait          ->  move
+    learning_fault weights_stuck low rate        ->  fork_up
+    launch_failures                              ->  move
 
 That is small enough for a model of a few thousand weights. The calls of a tactic are those of the heuristic baseline,
 with the same tools, guard, budgets and approvals as the calls of any model. No text of others is in a line.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
+
+from pydantic import Field
 
 from maintainer.agent.llm.chat_completions import ChatCompletions, ChatCompletionsOptions
 from maintainer.agent.llm.conversation_view import ConversationView
-from maintainer.agent.llm.heuristic_baseline import TACTICS, WAITING_SHARE, next_step
+from maintainer.agent.llm.heuristic_baseline import TACTICS, baseline_tactic, next_step
 from maintainer.agent.llm.interface import Message, Reply, Request, TextPart, Usage, models
+from maintainer.agent.llm.learning_tactics import CURRICULUM
 
 NOTHING = "nothing"
 CHOSEN = "tactics: "
-"""Begin of the text in which the first turn of a wake keeps the decisions."""
+"""Begin of the text in which a turn of a wake keeps the decisions."""
+DECIDED = frozenset({"learning_fault", "straggler", "launch_failures"})
+"""Signals that the recipe `maintainer` has boards of; the baseline decides on the others."""
+LOW_RATE, HIGH_RATE = 1e-6, 1e-4
+"""Learning rates from which on a line says that the rate is low or high."""
 
 
 class Chooser(Protocol):
@@ -29,20 +36,28 @@ class Chooser(Protocol):
 
 def line_of(conversation: ConversationView, signal: Mapping[str, Any]) -> str:
     """Returns the line that the model reads: words of fixed lists only."""
-    words = [signal["signal"], signal.get("fault", "")]
-    is_waiting = any(stream["wait_fraction"] >= WAITING_SHARE for stream in conversation.report["streams"])
-    words += ["while trainers wait"] if is_waiting else []
-    words += ["after a proposal"] if conversation.wake_facts["proposals_waiting"] else []
+    words = [signal["signal"], signal.get("fault", ""), *_words_of_run(conversation, signal)]
     return " ".join(word for word in words if word)
 
 
-def tactic_of(text: str) -> str:
-    """Returns the tactic that a model's text names; `nothing` for any other text.
+def _words_of_run(conversation: ConversationView, signal: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what the run doctor says besides the fault: a rate of unusual size, and a curriculum in use."""
+    doctor = conversation.first_reply("run_doctor") or {}
+    policies = doctor.get("policies", ()) if "fault" in signal else ()
+    rate = next((policy["learning_rate"] for policy in policies if policy["policy"] == signal["policy"]), None)
+    if rate is not None and not LOW_RATE < rate < HIGH_RATE:
+        yield "low rate" if rate <= LOW_RATE else "high rate"
+    if "fault" in signal and any(flow["selector"] == CURRICULUM for flow in doctor.get("flows", ())):
+        yield "with a curriculum"
 
-    >>> tactic_of(" fork_up."), tactic_of("rm -rf /")
+
+def tactic_of(text: str) -> str:
+    """Returns the tactic with which the last line of a model's text begins; `nothing` for any other text.
+
+    >>> tactic_of("The rate is too low.\\nfork_up."), tactic_of("rm -rf /")
     ('fork_up', 'nothing')
     """
-    word = (text.split() or [""])[0].strip(".,:;\"'`").lower()
+    word = (text.strip().rpartition("\n")[2].split() or [""])[0].strip(".,:;\"'`").lower()
     return word if word in TACTICS else NOTHING
 
 
@@ -55,12 +70,17 @@ class TacticsModel:
         self._choose = choose
 
     async def reply(self, request: Request) -> Reply:
-        """Decides in the first turn of a wake, and then carries the tactics out. Raises: ModelFailed."""
+        """Looks at the run, decides, and then carries the tactics out. Raises: ModelFailed."""
         conversation, usage = ConversationView(request.messages), Usage()
+        if any("fault" in signal for signal in conversation.signals) and not conversation.answered_calls("run_doctor"):
+            return Reply(parts=(conversation.call("run_doctor", policy=None),), usage=usage, model=self.model)
         tactics, texts = conversation.chosen(CHOSEN), []
         if tactics is None:
             tactics = []
             for signal in conversation.signals:
+                if signal["signal"] not in DECIDED:
+                    tactics.append(baseline_tactic(signal))
+                    continue
                 text, used = await self._choose(line_of(conversation, signal), request)
                 tactics.append(tactic_of(text))
                 usage += used
@@ -80,6 +100,11 @@ class TacticsModel:
 class TacticsOptions(ChatCompletionsOptions):
     """Model behind a chat completions endpoint that was trained by the recipe `maintainer`."""
 
+    instructions: str = "Mend:"
+    """Text before each line, as in the recipe."""
+    max_new_tokens: int = Field(default=16, ge=1)
+    """Length limit of an answer. Tokens."""
+
 
 @models.register("tactics", options=TacticsOptions)
 class ServedTactics(TacticsModel):
@@ -88,6 +113,7 @@ class ServedTactics(TacticsModel):
     def __init__(self, options: TacticsOptions) -> None:
         """Raises: InvalidInput as `ChatCompletions`."""
         self._served = ChatCompletions(options)
+        self._options = options
         super().__init__(options.model, self._ask)
 
     def usd(self, usage: Usage) -> float:
@@ -102,8 +128,8 @@ class ServedTactics(TacticsModel):
         question = Request(
             system="",
             tools=(),
-            messages=(Message(role="user", parts=(TextPart(text=line),)),),
-            max_tokens=16,
+            messages=(Message(role="user", parts=(TextPart(text=f"{self._options.instructions}\n\n{line}"),)),),
+            max_tokens=self._options.max_new_tokens,
             timeout_s=request.timeout_s,
             partial_reply=request.partial_reply,
         )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -94,7 +95,12 @@ class Tool:
 
     def strict_schema(self) -> dict[str, Any]:
         """Input schema for strict decoding: all keys required (null for none), bounds in descriptions."""
-        return strict(self.input_schema())
+        return _strict_schema(self.input)
+
+
+@cache
+def _strict_schema(model: type[BaseModel]) -> dict[str, Any]:
+    return strict(inlined_schema(model.model_json_schema()))
 
 
 def strict(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,16 @@
 """Harness of a case: the simulated run, a complete fleet service, and optionally a maintainer, in virtual time."""
 
 import random
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from sqlalchemy import Engine
 from sqlalchemy.pool import StaticPool
 from sqlmodel import Session, SQLModel, create_engine
 
@@ -263,9 +266,7 @@ def signals_known_to_dataflow(signals: Signals) -> Signals:
 @asynccontextmanager
 async def open_harness(case: Case, directory: Path) -> AsyncIterator[EvaluationHarness]:
     """Opens a harness for the duration of the block. directory: an empty one."""
-    engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
-    SQLModel.metadata.create_all(engine)
-    database = _SynchronousDatabase(engine)
+    database = _SynchronousDatabase(_memory_engine())
     try:
         clock = VirtualClock(START)
         harness = EvaluationHarness(case, directory, clock, await Ledger(database).load(now=START), database)
@@ -304,6 +305,30 @@ async def open_case_maintainer(
         )
     if tampered is not None and tampered.leaked_turns:
         harness.auditor.violations.append(f"planted text reached the model in {tampered.leaked_turns} turns")
+
+
+@cache
+def _template() -> tuple[Engine, bytes]:
+    """Returns an engine whose dialect and compiled statements all harnesses use, and an empty database with tables."""
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    SQLModel.metadata.create_all(engine)
+    with engine.connect() as connection:
+        database: bytes = connection.connection.driver_connection.serialize()  # type: ignore[union-attr]  # it is connected
+    return engine.execution_options(compiled_cache={}), database
+
+
+def _memory_engine() -> Engine:
+    """Returns an engine of a new database in memory; tables and statements of a short case cost more than its run."""
+    template, database = _template()
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(":memory:", check_same_thread=False)
+        connection.deserialize(database)
+        return connection
+
+    pool = StaticPool(connect)  # type: ignore[arg-type]  # the module's own connection
+    engine = Engine(pool, template.dialect, template.url)
+    return engine.execution_options(**template.get_execution_options())
 
 
 class _SynchronousDatabase(Database):

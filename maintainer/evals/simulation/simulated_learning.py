@@ -30,7 +30,7 @@ class SimulatedLearning:
         """A change has mended the fault."""
         self._is_stopped = False
         self._is_paused = False
-        self._selector: PluginSpec = {"kind": "uniform"}
+        self._selector: PluginSpec = {"kind": trouble.selector if trouble is not None else "uniform"}
         self.wasted_s = 0.0
         """Time in which the run trained to no effect. Seconds."""
         self.changes: list[str] = []

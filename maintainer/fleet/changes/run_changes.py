@@ -1,12 +1,15 @@
 """Changes of the run: plans for the guard, and their execution by dataflow or in the folder of the run."""
 
 import asyncio
+import socket
 import sys
+import time
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Protocol
 
-from astraflow.client.local_runs import LocalRuns, stop_run
+from astraflow.client.local_runs import LAUNCH_LOG, LocalRuns, stop_run
 from astraflow.contract.errors import InvalidInput, PlanRefused, Unavailable
 from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest, Verdict
 from astraflow.contract.fleet.run_changes import RUN, RunAction, RunChange
@@ -14,8 +17,10 @@ from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.plugins import PluginChange, PluginSlot
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import render_summary
+from astraflow.runtime.folders.launch_facts import LaunchFacts, write_launch
 from astraflow.runtime.folders.run_folders import RUN as RUN_FILE
-from astraflow.runtime.processes.child import PYTHON_VARIABLES, child_environment, start_independent
+from astraflow.runtime.folders.run_folders import RunFolder
+from astraflow.runtime.processes.child import run_environment, start_independent
 from maintainer.fleet.guard.approval import ApplyAttempt, refusal_message
 from maintainer.fleet.guard.rules import verdict
 from maintainer.fleet.guard.run_changes import RunGuardInputs, RunRejection, RunSituation
@@ -27,8 +32,8 @@ from maintainer.fleet.state.idempotency import IdempotentReplies, require_pool_a
 
 MAX_DECISIONS = 100
 """Latest entries of the audit log about the run that are read for its pace."""
-FORK_LOG = "fork.log"
-"""Log of the latest fork, in the folder of the run."""
+FORK_START_S, FORK_POLL_S = 60.0, 0.2
+"""Longest wait for the dataflow of a fork, and time between two looks. Seconds."""
 
 
 class RunControl(Protocol):
@@ -71,22 +76,47 @@ class RunOnThisMachine:
             stop_run(run)
 
     def fork(self, policy: str, learning_rate: float, *, name: str) -> None:
-        """Starts the fork in its own session, with the optimizer's state. Raises: Unavailable when it cannot start."""
-        target = self._folder.parent / f"{self._folder.name[:64]}-fork-{name}"
-        if target.exists():
-            return
-        rate = f"policies.{policy}.backend.learning_rate={learning_rate}"
-        command = [sys.executable, "-m", "astraflow.cli", "fork", str(self._folder), "--run-dir", str(target)]
+        """Starts the fork in its own session, with the optimizer's state, and waits until its dataflow answers.
+
+        Raises: Unavailable, with the reason, when it has ended or has not answered within `FORK_START_S`.
+        """
+        folder = RunFolder(self._folder.parent / f"{self._folder.name[:64]}-fork-{name}")
         try:
-            start_independent(
-                [*command, "--headless", "--no-web", "--set", rate],
-                environment=child_environment(PYTHON_VARIABLES),
-                log_file=self._folder / FORK_LOG,
-            )
+            if not folder.path.exists():
+                self._start(folder, f"policies.{policy}.backend.learning_rate={learning_rate}")
         except OSError as problem:
             raise Unavailable(
                 f"cannot fork the run: {problem.strerror}; check its folder", code="fleet.fork_failed"
             ) from None
+        deadline, runs = time.monotonic() + FORK_START_S, LocalRuns([folder.path])
+        while not _answers(folder):
+            [run] = runs.all()
+            if not run.is_active or time.monotonic() > deadline:
+                reason = "it has not begun in time" if run.is_active else f"it has ended: {run.final_message}"
+                raise Unavailable(
+                    f"cannot fork the run: {reason}; see {folder.log(LAUNCH_LOG)}", code="fleet.fork_failed"
+                )
+            time.sleep(FORK_POLL_S)
+
+    def _start(self, folder: RunFolder, setting: str) -> None:
+        """Starts the process of the fork. Raises: OSError."""
+        folder.log(LAUNCH_LOG).parent.mkdir(mode=0o700, parents=True)
+        pid = start_independent(
+            [sys.executable, "-m", "astraflow.cli", "fork", str(self._folder), "--run-dir", str(folder.path),
+             "--headless", "--no-web", "--set", setting],
+            environment=run_environment(),
+            log_file=folder.log(LAUNCH_LOG),
+        )  # fmt: skip
+        write_launch(folder.path, LaunchFacts(actor="fleet", launched_at=time.time(), pid=pid))
+
+
+def _answers(folder: RunFolder) -> bool:
+    """Returns whether the dataflow of a run accepts connections."""
+    with suppress(InvalidInput, OSError):
+        host, _, port = folder.facts.dataflow.rpartition(":")
+        socket.create_connection((host, int(port or 0)), timeout=1.0).close()
+        return True
+    return False
 
 
 class RunChanges:

@@ -16,7 +16,7 @@ from astraflow.agents.programs.callables import _ForkServer
 from astraflow.environments.adapters.worker_process import start_worker
 from astraflow.rewards.worker_pool import WorkerPool
 from astraflow.runtime.pip import run_logged
-from astraflow.runtime.processes.child import child_environment
+from astraflow.runtime.processes.child import child_environment, run_environment
 from astraflow.tools.mcp_servers import McpOptions, _client
 from maintainer.fleet.providers.local_process.machine_folders import MachineFolders
 
@@ -46,7 +46,7 @@ STARTS = {
     "astraflow/tools/mcp_servers.py": MINIMAL,
     "maintainer/fleet/providers/local_process/machine_folders.py": "its own minimal environment, anywhere",
     "maintainer/fleet/providers/local_process/machine.py": "its own environment, which is minimal",
-    "maintainer/fleet/changes/run_changes.py": MINIMAL,
+    "maintainer/fleet/changes/run_changes.py": "a run of the same user: devices, caches, access to stores and hubs",
     "astraflow/cli/running/supervisor.py": "services of the run, of the same user and code",
     "astraflow/cli/running/sweeps.py": "the same command line",
     "astraflow/cli/inspection/archive_viewer.py": "the viewer that the user installed, without the tokens",
@@ -95,6 +95,13 @@ def starts_programs(path: Path) -> bool:
             if any(ast.unparse(argument) == "start_independent" for argument in node.args):
                 return True
     return False
+
+
+def test_a_fork_gets_devices_caches_and_stores_but_no_token_or_key_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = ("AWS_SECRET_ACCESS_KEY", "CUDA_VISIBLE_DEVICES", "HF_TOKEN", "WANDB_API_KEY")
+    for name in (*passed, "ASTRAFLOW_TOKEN", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "DATABASE_URL"):
+        monkeypatch.setenv(name, CANARY)
+    assert {name for name, value in run_environment().items() if value == CANARY} == set(passed)
 
 
 def test_every_module_that_starts_programs_says_what_they_get() -> None:

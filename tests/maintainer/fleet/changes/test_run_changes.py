@@ -1,8 +1,9 @@
 """Changes of the run: the same guard, approvals, kill switch, budgets and audit log as for pools."""
 
 import json
+import socket
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import render_summary
 from astraflow.runtime.folders.run_folders import RUN as RUN_FILE
+from astraflow.runtime.folders.run_folders import RunFacts
+from maintainer.fleet.changes.run_changes import RunOnThisMachine
 from maintainer.fleet.guard.rules import Limits
 from maintainer.fleet.guard.run_changes import RunGuardInputs, RunSituation, parse_inputs
 from tests.errors import raises_code
@@ -243,3 +246,35 @@ async def test_a_run_elsewhere_is_neither_stopped_nor_forked(tmp_path: Path) -> 
     for change in (FORK, RunChange(action=RunAction.STOP)):
         plan = await planned(parts, change, ALICE)
         assert (plan.verdict, plan.findings[0].code) == (Verdict.REFUSED, GuardRule.SCOPE)
+
+
+def test_a_fork_that_ends_at_once_has_failed_with_its_reason_also_when_it_is_repeated(tmp_path: Path) -> None:
+    origin = RunOnThisMachine(tmp_path / "no-run")
+    for _ in range(2):
+        with raises_code(Unavailable, "fleet.fork_failed", "it has ended", "no-run"):
+            origin.fork("solver", 1e-4, name="abc")
+
+
+def test_a_fork_has_begun_when_its_dataflow_accepts_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port, started = server.getsockname()[1], []
+
+        def start(argv: list[str], *, environment: dict[str, str], log_file: Path) -> int:
+            started.append((argv, environment))
+            facts = RunFacts(
+                run="f", recipe="r", seed=0, started_at="", release="", commit="", python="", pid=1,
+                dataflow=f"127.0.0.1:{port}",
+            )  # fmt: skip
+            (log_file.parents[1] / "run.json").write_text(json.dumps(asdict(facts)))
+            return 1
+
+        monkeypatch.setattr("maintainer.fleet.changes.run_changes.start_independent", start)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+        monkeypatch.setenv("ASTRAFLOW_TOKEN", "secret")
+        for _ in range(2):
+            RunOnThisMachine(tmp_path / "origin").fork("solver", 1e-4, name="abc")
+    [(argv, environment)] = started
+    assert argv[-1] == "policies.solver.backend.learning_rate=0.0001"
+    assert (environment["CUDA_VISIBLE_DEVICES"], "ASTRAFLOW_TOKEN" in environment) == ("3", False)
