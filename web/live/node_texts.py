@@ -107,7 +107,7 @@ def _drafts_text(node: NodeReport) -> str:
     gain = node.gauges.get("speculation_gain")
     if gain is None:
         return f", {accepted} of drafted tokens accepted"
-    effect = f"{gain:.2f} times the rate without" if gain > 1 else "off now, as it does not pay"
+    effect = f"{gain:.2f} times the rate without" if gain > 1 else "does not pay, so off but for short trials"
     return f", {accepted} of drafted tokens accepted ({effect})"
 
 

@@ -4,7 +4,7 @@ import time
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Request
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet.pools import KillScope
@@ -56,6 +56,6 @@ async def switch(
         done = await commands.set_kill_switch(KillScope(scope), key=key, reason=reason.strip() or HOLD_BUTTON_REASON)
     except AstraFlowError as problem:
         return redirect_with_flash(Flash.failure("The kill switch was not changed", problem), page="/kill")
-    return redirect_with_flash(
-        Flash(text=render_summary(done), tone="good" if scope == "none" else "bad"), page="/pools"
-    )
+    if scope != "none":
+        return RedirectResponse("/pools", 303)  # whose banner says it
+    return redirect_with_flash(Flash(text=render_summary(done), tone="good"), page="/pools")

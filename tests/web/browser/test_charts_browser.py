@@ -156,8 +156,14 @@ async def test_compared_runs_are_lines_of_one_chart(tmp_path: Path, chromium: Br
         assert complaints.heard == []
 
 
-async def test_live_points_are_appended_to_a_chart(web: RunningWeb, fake: FakeControlPlane, chromium: Browser) -> None:
-    async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
+async def test_the_first_screen_has_the_reward_and_live_points_are_appended_to_a_chart(
+    web: RunningWeb, fake: FakeControlPlane, chromium: Browser
+) -> None:
+    laptop = {"width": 1440, "height": 900}
+    async with logged_in_page(chromium, web.login_url, viewport=laptop) as (page, complaints, _):
+        reward = page.locator(".learned canvas")
+        await expect(reward).to_be_visible()
+        assert await reward.evaluate("canvas => canvas.getBoundingClientRect().bottom") <= 900, "without a fleet"
         await page.goto(f"{web.address}/charts/wait?x=step")
         await expect(page.locator(".u-over")).to_be_attached()
         await page.locator(".u-over").evaluate("over => over.dataset.same = 'chart'")

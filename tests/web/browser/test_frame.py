@@ -228,9 +228,9 @@ async def test_the_kill_button_asks_when_pressed_and_acts_when_held(
         programs = page.get_by_label("Stop agents")
         await programs.get_by_label("Reason").fill("a test")
         await programs.get_by_role("button").click()
-        await expect(page.locator(".flash")).to_contain_text("agents", ignore_case=True)
         banner = page.locator('[data-region="kill"] .banner')
         await expect(banner).to_contain_text("on for agents")
+        await expect(page.locator(".flash")).to_have_count(0)  # would repeat the banner
         await banner.get_by_role("link", name="Change").click()
         allow_all = page.get_by_label("Allow all")
         await allow_all.get_by_label("Reason").fill("it is over")
@@ -239,9 +239,8 @@ async def test_the_kill_button_asks_when_pressed_and_acts_when_held(
 
         await kill.focus()
         await page.keyboard.down("Enter")
-        await expect(page.locator(".flash")).to_contain_text("the kill switch is on for all changes", ignore_case=True)
-        await page.keyboard.up("Enter")
         await expect(banner).to_contain_text("No instance is started or removed")
+        await page.keyboard.up("Enter")
         assert fleet.status().kill.value == "all"
         await page.goto(f"{web.address}/audit")
         await expect(page.locator("tbody")).to_contain_text("fleet.kill")

@@ -1,27 +1,6 @@
 """The twenty problems of the review of 2026-11-28, in a real browser; their numbers are in the names of the tests.
 
-| problem | test | more of it |
-|---|---|---|
-| 1 runs of the past | test_01 | tests/client/test_local_runs.py, tests/web/live |
-| 2 headline after a fault | test_02 | tests/web/components |
-| 3 learning on the first screen | test_03 | tests/web/overview/test_learning.py |
-| 4 verdicts that contradict | test_04 | tests/contract/reports |
-| 5 rollouts of the past | test_05 | tests/dataflow |
-| 6 a filter changes the summary | test_06 | tests/web/trajectories |
-| 7 covered buttons | test_07 | test_runs_browser.py |
-| 8 configuration, title, tags | test_08 | tests/web/runs |
-| 9 zoom, logarithm, smoothing | test_09 | test_charts_browser.py |
-| 10 every step | test_10 | tests/web/history |
-| 11 gaps without a reason | test_11 | tests/web/overview/test_overview.py |
-| 12 lost nodes first | test_12 | tests/web/nodes |
-| 13 first page without a run | test_13 | tests/web/live |
-| 14 launch form | test_launch_browser.py | tests/web/launches |
-| 15 palette | test_15 | test_frame.py |
-| 16 titles and their charts | test_16 | tests/web/components |
-| 17 words | test_17 | tests/test_glossary.py |
-| 18 maintainer's model | test_18 | tests/web/maintainer |
-| 19 terminal | tests/cli/test_output.py | tests/cli |
-| 20 layout | test_20 | test_phone.py |
+The table of all is in docs/decisions/web.md.
 """
 
 import json

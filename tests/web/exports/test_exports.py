@@ -167,6 +167,14 @@ async def test_the_file_opens_from_disk_without_a_request_or_error_with_charts_a
     await page.mouse.move(box["x"] + 120, box["y"] + 20)
     await page.mouse.up()
     assert await figure.locator(".u-legend .u-value").first.inner_text() != MISSING
+    await page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    charts = page.locator("[data-chart] .uplot")
+    widths = await charts.evaluate_all("charts => charts.map((chart) => chart.offsetWidth)")
+    assert len(widths) == await page.locator("[data-chart]").count(), "charts out of sight are printed too"
+    assert set(widths) == {300}, "two beside each other"
+    assert await page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "light", "on white paper"
+    await page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert await figure.locator(".uplot").evaluate("chart => chart.offsetWidth") != 300
     assert (complaints.taken(), requests) == ([], [address])
     await context.close()
     plain = await chromium.new_context(java_script_enabled=False)

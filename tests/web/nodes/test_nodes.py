@@ -103,7 +103,7 @@ def test_a_nodes_rate_is_compared_with_ready_nodes_of_its_type() -> None:
     ("gauges", "shown"),
     [
         ({"speculation_gain": 1.3}, "75% of drafted tokens accepted (1.30 times the rate without)"),
-        ({"speculation_gain": 1.0}, "75% of drafted tokens accepted (off now, as it does not pay)"),
+        ({"speculation_gain": 1.0}, "75% of drafted tokens accepted (does not pay, so off but for short trials)"),
         ({}, "75% of drafted tokens accepted"),  # a server, which measures no rate without
     ],
 )

@@ -14,8 +14,8 @@ export function changeAddress(wanted) {
 export const root = document.documentElement.dataset.root;
 
 // Dispatches an event, to which htmx and scripts listen.
-export function dispatch(name) {
-  document.body.dispatchEvent(new CustomEvent(name, { bubbles: true }));
+export function dispatch(name, detail = null) {
+  document.body.dispatchEvent(new CustomEvent(name, { bubbles: true, detail }));
 }
 
 // Calls the listener when a part of the page was replaced.

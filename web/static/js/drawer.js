@@ -1,35 +1,36 @@
-// Opens the target of a link with data-drawer in the page's drawer, and shows the link's address.
+// Shows the event of a link in the page's drawer, and the link's address.
 import { dispatch } from "./address.js";
 
-export function drawer(element) {
-  const body = element.querySelector("#drawer-body");
-  let opener = null;
+const attached = new WeakSet();
+let opener = null;
 
+export async function open(element, link) {
+  const href = link.getAttribute("href");
+  const answer = await fetch(`${element.dataset.source}${link.dataset.ordinal}`);
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const found = page.getElementById("event-detail");
+  if (!found) {
+    location.assign(href);
+    return;
+  }
+  drawer(element);
+  element.querySelector("#drawer-body").replaceChildren(found);
+  opener = link;
+  element.hidden = false;
+  history.replaceState(null, "", href);
+  dispatch("drawer-filled");
+  element.querySelector(".drawer-close").focus();
+}
+
+// Attaches the ways to close a drawer. The server opens it itself where the address names an event.
+export function drawer(element) {
+  if (attached.has(element)) return;
+  attached.add(element);
   const close = () => {
     element.hidden = true;
     history.replaceState(null, "", element.dataset.back);
     (opener?.isConnected ? opener : document.getElementById("main")).focus();
   };
-
-  document.addEventListener("click", async (event) => {
-    const link = event.target.closest("[data-drawer]");
-    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
-    event.preventDefault();
-    const href = link.getAttribute("href");
-    const answer = await fetch(`${element.dataset.source}${link.dataset.ordinal}`);
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const found = page.getElementById("event-detail");
-    if (!found) {
-      location.assign(href);
-      return;
-    }
-    body.replaceChildren(found);
-    opener = link;
-    element.hidden = false;
-    history.replaceState(null, "", href);
-    dispatch("drawer-filled");
-    element.querySelector(".drawer-close").focus();
-  });
   element.addEventListener("click", (event) => {
     if (!event.target.closest(".drawer-close")) return;
     event.preventDefault();

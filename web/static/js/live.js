@@ -4,7 +4,6 @@ import { pausePolling } from "./polling.js";
 import { dataReceived, connectionLost, setPaused } from "./age.js";
 import { patchLiveTexts } from "./live_text.js";
 import { refill } from "./focus.js";
-import { updateMembers, watchedRows } from "./nodes.js";
 import { addAnnotations, addPoints, shownSequence, tableOf } from "./tables.js";
 
 const FIRST_DELAY_MS = 300;
@@ -51,8 +50,9 @@ function storeWindowInAddress(rangeS, range) {
 function connect() {
   clearTimeout(timer);
   timer = null;
+  const rows = document.querySelector("[data-rows]"); // a table whose texts the feed sends as well
   const scheme = location.protocol === "https:" ? "wss" : "ws";
-  const own = new WebSocket(`${scheme}://${location.host}${root}/live?after=${sequence}&run=${encodeURIComponent(frame.run)}${watchedRows()}`);
+  const own = new WebSocket(`${scheme}://${location.host}${root}/live?after=${sequence}&run=${encodeURIComponent(frame.run)}${rows ? `&rows=${encodeURIComponent(rows.dataset.rows)}` : ""}`);
   socket = own;
   own.onmessage = (event) => receive(JSON.parse(event.data));
   own.onclose = (event) => {
@@ -83,7 +83,7 @@ function receive(message) {
   delay = FIRST_DELAY_MS;
   if (message.kind === "rows") {
     patchLiveTexts(message.live_texts);
-    updateMembers(message.members);
+    dispatch("live-rows", message.members);
     return;
   }
   const isOther = message.run !== undefined && message.run !== frame.run;

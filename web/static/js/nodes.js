@@ -2,31 +2,25 @@
 import { dispatch } from "./address.js";
 
 const EVERY_MS = 5000;
-let fetchedAt = 0;
-let timer = null;
 
-const table = () => document.querySelector("[data-rows]");
-
-// Returns the WebSocket's query parameter for the table; empty on pages without one.
-export function watchedRows() {
-  const found = table();
-  return found ? `&rows=${encodeURIComponent(found.dataset.rows)}` : "";
-}
-
-// members: the current rows of this page of the table, in order.
-export function updateMembers(members) {
-  const shown = table()?.querySelector("[data-members]");
-  if (!shown || shown.dataset.members === members || timer) return;
-  timer = setTimeout(() => {
-    timer = null;
-    if (document.querySelector("dialog[open]")) return; // the next message repeats it
-    fetchedAt = Date.now();
-    dispatch("changed-nodes");
-  }, Math.max(0, fetchedAt + EVERY_MS - Date.now()));
+export function nodes(section) {
+  choose(section);
+  let fetchedAt = 0;
+  let timer = null;
+  document.addEventListener("live-rows", ({ detail: members }) => {
+    const shown = section.querySelector("[data-members]");
+    if (!shown || shown.dataset.members === members || timer) return;
+    timer = setTimeout(() => {
+      timer = null;
+      if (document.querySelector("dialog[open]")) return; // the next message repeats it
+      fetchedAt = Date.now();
+      dispatch("changed-nodes");
+    }, Math.max(0, fetchedAt + EVERY_MS - Date.now()));
+  });
 }
 
 // Keeps selected rows selected when the table is fetched again; the bar below shows their number.
-export function choose(form) {
+function choose(form) {
   const chosen = new Set();
   const boxes = () => [...form.querySelectorAll('tbody input[type="checkbox"]')];
   const every = () => form.querySelector("[data-every]");

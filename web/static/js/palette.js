@@ -5,10 +5,18 @@ import { root } from "./address.js";
 const SHOWN = 12;
 const ASK_MS = 150;
 
-export function palette(dialog) {
+let load = null;
+
+// Fills the dialog, which is open.
+export function open(dialog) {
+  load ??= attached(dialog);
+  load();
+}
+
+// Attaches the palette to its dialog. Returns the function that loads the entries.
+function attached(dialog) {
   const input = dialog.querySelector("input");
   const list = dialog.querySelector('[role="listbox"]');
-  const opener = document.querySelector("[data-palette]");
   let entries = [];
   let found = [];
   let chosen = 0;
@@ -16,10 +24,7 @@ export function palette(dialog) {
   let isAsking = false;
   let timer = null;
 
-  opener.addEventListener("click", async (event) => {
-    event.preventDefault();
-    dialog.showModal();
-    input.value = "";
+  const fetchEntries = async () => {
     say("Loading…");
     try {
       const answer = await fetch(dialog.dataset.source);
@@ -29,7 +34,7 @@ export function palette(dialog) {
     } catch (problem) {
       say(`Loading failed: ${problem.message}`);
     }
-  });
+  };
 
   const typed = () => {
     clearTimeout(timer);
@@ -104,6 +109,8 @@ export function palette(dialog) {
     if (found[place]) go(found[place]);
   });
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  dialog.addEventListener("close", () => (input.value = ""));
+  return fetchEntries;
 }
 
 const element = (tag, properties) => Object.assign(document.createElement(tag), properties);

@@ -1,5 +1,5 @@
 // Draws a panel of web/charts/panels.py with uPlot, while it is visible. Its colours are those of its legend's swatches.
-import { duration, lagText, nodeName, tickText, valueText } from "./formats.js";
+import { duration, tickText, valueText } from "./formats.js";
 import { gestures, moveCursor, onCursor, pageCursor } from "./plotgestures.js";
 import { drawGaps, gapsOf } from "./plotgaps.js";
 import { colour, drawMarks, textOfMarks } from "./plotmarks.js";
@@ -15,6 +15,7 @@ const views = new Map(); // by figure
 const seen = new IntersectionObserver((entries) => entries.forEach(see), { rootMargin: "80px" });
 const sized = new ResizeObserver((entries) => entries.forEach(({ target }) => views.get(target.closest("figure"))?.resize()));
 let isPlanned = false;
+let strips = null; // module that draws strips of nodes, loaded with the first of them
 
 const library = globalThis.uPlot ? Promise.resolve() : new Promise((resolve, reject) => {
   const script = document.createElement("script");
@@ -29,7 +30,6 @@ onSettings(() => {
 });
 onCursor(() => views.forEach((view) => (view.isSeen || !pageCursor()) && view.read()));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawLater(true));
-new MutationObserver(() => drawLater(true)).observe(document.documentElement, { attributeFilter: ["data-theme"] });
 
 function see({ target, isIntersecting }) {
   const view = views.get(target);
@@ -50,7 +50,10 @@ function drawLater(isNew = null) {
     isPlanned = false;
     for (const [figure, view] of views) {
       if (!figure.isConnected) views.delete(figure);
-      else if (view.isSeen && view.isDirty) view.draw();
+      else if (view.isSeen && view.isDirty) {
+        if (figure.querySelector(".swatch.lag")) strips ??= await import("./plotstrips.js");
+        view.draw();
+      }
     }
   });
 }
@@ -150,7 +153,7 @@ export function plot(figure) {
     const font = `11px ${getComputedStyle(figure).fontFamily}`;
     const axis = { stroke: ink, font, ticks: { show: false }, grid: { stroke: colour(figure, "--grid"), width: 1 }, show: !current.isBare };
     const isStrips = current.form === "strips";
-    const y = isStrips ? stripAxes(axis) : [{ ...axis, size: figure.matches(".multiple") ? 50 : 44, gap: 4, space: current.height > 100 ? 36 : 22, values: (_, ticks) => ticks.map((tick) => (tick === null || (settings.isLog && !isRound(tick)) ? "" : tickText(tick, current.format))) }];
+    const y = isStrips ? strips.axes(axis, () => u, () => shown) : [{ ...axis, size: figure.matches(".multiple") ? 50 : 44, gap: 4, space: current.height > 100 ? 36 : 22, values: (_, ticks) => ticks.map((tick) => (tick === null || (settings.isLog && !isRound(tick)) ? "" : tickText(tick, current.format))) }];
     return {
       width: host.clientWidth,
       height: heightOf(),
@@ -162,7 +165,7 @@ export function plot(figure) {
       series: [{}, ...shown.lines.map((line, place) => seriesOf(line, place, isSmooth() ? FAINT : 1)), ...(isSmooth() ? shown.lines.map((line, place) => seriesOf(line, place, 1)) : [])],
       bands: bandsOf(),
       hooks: {
-        drawClear: [() => isStrips && drawStrips()],
+        drawClear: [() => isStrips && strips.draw(figure, u, shown, current.limit)],
         draw: [() => drawLimit(ink), () => current.isBare || drawMarks(figure, u, shown), () => current.isBare || isStrips || drawGaps(u, shown, current, [ink, colour(figure, "--surface")])],
         setSelect: [(self) => self.select.width > 4 && (handle.zoom(self.posToVal(self.select.left, "x"), self.posToVal(self.select.left + self.select.width, "x")), self.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false))],
       },
@@ -233,38 +236,6 @@ export function plot(figure) {
     u.ctx.lineWidth = uPlot.pxRatio;
     u.ctx.setLineDash([uPlot.pxRatio, 4 * uPlot.pxRatio]);
     u.ctx.stroke(new Path2D(`M${left} ${y}H${left + width}`));
-    u.ctx.restore();
-  }
-
-  // Strips of nodes: names at the left, lags at the cursor at the right.
-  function stripAxes(axis) {
-    const at = () => u?.cursor.idx ?? null;
-    const rows = { ...axis, grid: { show: false }, splits: () => shown.lines.map((_, row) => shown.lines.length - row - 0.5), size: 84, gap: 6 };
-    const cut = (name) => (name.length > 12 ? `${name.slice(0, 11)}…` : name);
-    return [
-      { ...rows, values: () => shown.lines.map(({ label }) => cut(nodeName(label))) },
-      { ...rows, side: 1, size: 66, values: () => shown.lines.map((_, row) => lagText((at() === null ? shown.values[row].at(-1) : shown.values[row][at()]) ?? undefined)) },
-    ];
-  }
-
-  function drawStrips() {
-    const colours = [...figure.querySelectorAll(".swatch.lag")].map((swatch) => getComputedStyle(swatch).backgroundColor);
-    const { left, top, width, height } = u.bbox;
-    const tall = height / shown.lines.length;
-    u.ctx.save();
-    u.ctx.beginPath();
-    u.ctx.rect(left, top, width, height);
-    u.ctx.clip();
-    shown.values.forEach((lags, row) => {
-      for (let begin = 0, end; begin < lags.length; begin = end) {
-        for (end = begin + 1; end < lags.length && lags[end] === lags[begin]; ) end += 1;
-        if ((lags[begin] ?? null) === null) continue;
-        const level = lags[begin] === 0 ? 0 : lags[begin] <= current.limit ? 1 : 2;
-        const [from, to] = [shown.xs[begin], shown.xs[Math.min(end, lags.length - 1)]].map((x) => u.valToPos(x, "x", true));
-        u.ctx.fillStyle = colours[level];
-        u.ctx.fillRect(from, top + tall * row + tall * (level === 1 ? 0.4 : 0.15), Math.max(1, to - from), tall * (level === 1 ? 0.45 : 0.7));
-      }
-    });
     u.ctx.restore();
   }
 
