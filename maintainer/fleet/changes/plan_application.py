@@ -21,7 +21,8 @@ from maintainer.fleet.state.fleet import FleetState
 from maintainer.fleet.state.fleet_records import FleetRecords
 from maintainer.fleet.state.idempotency import IdempotentReplies
 
-MAX_CHANGE_TIMES = 16
+MIN_CHANGE_TIMES = 16
+"""Times of changes that a pool keeps at least; more where the limits allow more changes within an hour."""
 
 
 class PlanApplier:
@@ -53,6 +54,7 @@ class PlanApplier:
         proposal = self._fleet.ledger.waiting_proposals.get(plan.id)
         needs_approval = proposal is not None or verdict(assessment.findings) is Verdict.NEEDS_APPROVAL
         held = self._with_hold(pool, plan, assessment)
+        kept_times = max(MIN_CHANGE_TIMES, self._fleet.limits.changes_per_hour)
         plan_approver = approver if needs_approval else None
         decision = self._records.decision(
             RecordKind.APPLY,
@@ -84,7 +86,7 @@ class PlanApplier:
             held,
             version=pool.version + 1,
             target=size_change.target,
-            changed_at=pool.changed_at if assessment.is_replacement else (*pool.changed_at, now)[-MAX_CHANGE_TIMES:],
+            changed_at=pool.changed_at if assessment.is_replacement else (*pool.changed_at, now)[-kept_times:],
         )
         changes = Changes(
             pools=(changed,),

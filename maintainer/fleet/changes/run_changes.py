@@ -30,8 +30,6 @@ from maintainer.fleet.state.fleet import FleetState
 from maintainer.fleet.state.fleet_records import FleetRecords
 from maintainer.fleet.state.idempotency import IdempotentReplies, require_pool_access
 
-MAX_DECISIONS = 100
-"""Latest entries of the audit log about the run that are read for its pace."""
 FORK_START_S, FORK_POLL_S = 60.0, 0.2
 """Longest wait for the dataflow of a fork, and time between two looks. Seconds."""
 
@@ -211,7 +209,9 @@ class RunChanges:
 
     async def _evidence(self, request: PlanRequest) -> RunGuardInputs:
         fleet, now = self._fleet, self._fleet.clock.wall()
-        decisions, _ = await fleet.ledger.decisions(pool=RUN, before=None, limit=MAX_DECISIONS)
+        applied, _ = await fleet.ledger.decisions(
+            pool=RUN, before=None, limit=fleet.limits.changes_per_hour, kind=RecordKind.APPLY
+        )
         rejected = tuple(
             RunRejection(at=proposal.decided_at, change=proposal.plan.request.run)
             for proposal in fleet.ledger.rejected_proposals.values()
@@ -221,7 +221,7 @@ class RunChanges:
             now=now,
             kill=fleet.kill,
             report_age_s=fleet.observation.age_s,
-            changed_at=tuple(sorted(entry.at for entry in decisions if entry.kind is RecordKind.APPLY)),
+            changed_at=tuple(sorted(entry.at for entry in applied)),
             usd_per_hour=spending_rate(fleet.ledger.billed()),
             usd_today=spent_today(fleet.ledger.records.values(), now=now),
             has_folder=self._host is not None,

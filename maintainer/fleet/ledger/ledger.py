@@ -19,6 +19,7 @@ from astraflow.contract.fleet.instances import InstanceState, LaunchId
 from astraflow.contract.fleet.maintainer import Proposal, ProposalState
 from astraflow.contract.fleet.plans import PlanId
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.runtime.database import Database, open_database
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.ledger import rows
@@ -186,10 +187,13 @@ class Ledger:
         instance_rows = await self._database.read(lambda session: session.exec(query).all())
         return tuple(rows.record(row) for row in instance_rows[:limit]), len(instance_rows) > limit
 
-    async def decisions(self, *, pool: str, before: int | None, limit: int) -> tuple[tuple[Decision, ...], bool]:
-        """Returns decisions, newest first, and whether older ones exist."""
+    async def decisions(
+        self, *, pool: str, before: int | None, limit: int, kind: RecordKind | None = None
+    ) -> tuple[tuple[Decision, ...], bool]:
+        """Returns decisions, newest first, and whether older ones exist. kind: only entries of this kind."""
         query = select(DecisionRow).order_by(col(DecisionRow.ordinal).desc()).limit(limit + 1)
         query = query.where(DecisionRow.pool == pool) if pool else query
+        query = query.where(DecisionRow.kind == kind.value) if kind is not None else query
         query = query.where(DecisionRow.ordinal < before) if before is not None else query
         decision_rows = await self._database.read(lambda session: session.exec(query).all())
         return tuple(rows.decision(row) for row in decision_rows[:limit]), len(decision_rows) > limit

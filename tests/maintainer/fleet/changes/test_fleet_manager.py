@@ -10,7 +10,7 @@ from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted, Plan
 from astraflow.contract.fleet.decisions import AppliedChange
 from astraflow.contract.fleet.instances import InstanceState, LaunchId
 from astraflow.contract.fleet.maintainer import MaintainerMode
-from astraflow.contract.fleet.plans import Actor, PlanId, PlanRequest, Role, Verdict
+from astraflow.contract.fleet.plans import Actor, GuardRule, PlanId, PlanRequest, Role, Verdict
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
@@ -86,6 +86,15 @@ async def test_a_plan_for_a_pool_that_changed_is_a_conflict(tmp_path: Path) -> N
     await parts.fleet_manager.apply(first.id, key="one")
     with raises_code(Conflict, "fleet.pool_changed", "plan again"):
         await parts.fleet_manager.apply(second.id, key="other")
+
+
+async def test_a_limit_of_many_changes_within_an_hour_is_kept(tmp_path: Path) -> None:
+    parts = await build(tmp_path, limits={"changes_per_hour": 20, "nodes": 100, "cool_down_s": 0.0})
+    for turn in range(20):
+        plan = await parts.fleet_manager.plans.make(request(turn % 2))
+        await parts.fleet_manager.apply(plan.id, key=f"change-{turn}")
+    findings = (await parts.fleet_manager.plans.make(request(1))).findings
+    assert [finding.code for finding in findings] == [GuardRule.RATE]
 
 
 async def test_a_plan_expires(tmp_path: Path) -> None:

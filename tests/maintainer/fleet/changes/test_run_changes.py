@@ -83,6 +83,23 @@ async def test_an_agent_evaluates_without_a_person(parts: Parts) -> None:
     assert parts.run.changes == [("evaluate", "test", "maintainer")]
 
 
+async def test_refusals_do_not_hide_the_pace_of_an_agent(tmp_path: Path) -> None:
+    parts = await build(tmp_path, limits={"changes_per_hour": 2})
+    parts.fleet.observation.update(parts.run.report())
+    for turn in range(2):
+        plan = await planned(parts, EVALUATE)
+        await parts.fleet_manager.apply(plan.id, key=f"evaluate-{turn}")
+    refused = await planned(parts, PAUSE)
+    for turn in range(101):
+        with pytest.raises(PlanRefused):
+            await parts.fleet_manager.apply(refused.id, key=f"pause-{turn}")
+    again = await planned(parts, EVALUATE)
+    assert (again.verdict, again.findings[-1].code) == (Verdict.REFUSED, GuardRule.RATE)
+    parts.clock.advance(3601.0)
+    parts.fleet.observation.update(parts.run.report())
+    assert (await planned(parts, EVALUATE)).verdict is Verdict.ALLOWED
+
+
 async def test_a_failed_change_is_not_recorded_and_can_be_repeated(parts: Parts) -> None:
     plan = await proposed(parts, PAUSE)
     parts.run.is_away = True
