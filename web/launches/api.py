@@ -88,7 +88,7 @@ async def launch(
 
     Returns 403 for settings that the role may not override, 404 for an unknown recipe or run, and 409 for settings
     that the recipe refuses, or for a `plan` that no longer describes the launch. A program of the role agent must send
-    the `plan` of a preview and a time limit, and may have two runs at a time.
+    the `plan` of a preview and a time limit, may have two runs at a time, and none that may cost over 20 US dollars.
     """
     choice = await _chosen(launches, commands, body, Purpose.LAUNCH, key=key)
     name = await launch_commands.launch(launches, commands, choice, reason=body.reason, key=key, plan=body.plan)
@@ -225,7 +225,6 @@ def _to_response(run: LocalRun) -> dict[str, Any]:
 
 def _preview(choice: LaunchChoice) -> dict[str, Any]:
     form = choice.form
-    pools = choice.preflight.pools if choice.preflight is not None else form.pools
     return LaunchPreviewResponse.values_of(
         form,
         recipe=choice.source.recipe,
@@ -235,7 +234,7 @@ def _preview(choice: LaunchChoice) -> dict[str, Any]:
         problem=choice.problem,
         machines=choice.machines,
         cost=choice.cost,
-        pools=pools if choice.has_pools else (),
+        pools=choice.priced_pools if choice.has_pools else (),
         usd_per_hour=0.0 if choice.has_pools else form.usd_per_hour,
         provider_checks=choice.provider_checks,
         provider_problem=choice.preflight_problem,

@@ -67,6 +67,7 @@ async def resume(launches: Launches, commands: Commands, name: str, *, reason: s
     """Resumes a run and returns its name. Raises: UnknownRun, Conflict, InvalidInput."""
 
     async def ask() -> str:
+        await check_agent_limit(launches, commands)
         run = await launches.launcher.launch(name)
         options = LaunchOptions.of_launch(run.launch)
         if run.can_resume and options.has_fleet:  # the join address of this service may have changed

@@ -18,22 +18,28 @@ def cost_of_pools(
     pools: Sequence[PoolEstimate], *, usd_per_hour_max: float | None, usd_per_day_max: float | None, is_asked: bool
 ) -> str:
     """Returns the cost range of a fleet within its limits. is_asked: whether the providers were asked for prices."""
-    unknown = [pool.name for pool in pools if pool.node_usd_per_hour is None]
+    unpriced = [pool for pool in pools if pool.node_usd_per_hour is None]
     limits = _limits(
         _smallest_limit(usd_per_hour_max, [pool.usd_per_hour_max for pool in pools]), usd_per_day_max, pools
     )
-    if len(unknown) == len(pools):
+    if len(unpriced) == len(pools):
         state = "no provider reported its price" if is_asked else "requesting prices from its providers"
         return f"{_nodes(pools)}: {state}{limits}"
-    low = sum(_price(pool) * pool.min_nodes for pool in pools)
-    high = sum(_capped(_price(pool) * pool.max_nodes, pool.usd_per_hour_max) for pool in pools)
-    high = _capped(high, usd_per_hour_max)
-    low = min(low, high)
-    if not high and not unknown:
+    high = _capped(sum(_most(pool) or 0.0 for pool in pools if pool not in unpriced), usd_per_hour_max)
+    low = min(sum((pool.node_usd_per_hour or 0.0) * pool.min_nodes for pool in pools), high)
+    if not high and not unpriced:
         return f"nothing: its providers charge nothing for {_nodes(pools)}"
     cost = f"{_usd(low)} an hour" if low == high else f"{_usd(low)} to {_usd(high)} an hour"
-    unpriced = f", plus {', '.join(unknown)}, price unknown" if unknown else ""
-    return f"{cost} for {_nodes(pools)}{unpriced}{limits}"
+    others = f", plus {', '.join(pool.name for pool in unpriced)}, price unknown" if unpriced else ""
+    return f"{cost} for {_nodes(pools)}{others}{limits}"
+
+
+def largest_usd_per_hour(pools: Sequence[PoolEstimate], usd_per_hour_max: float | None) -> float | None:
+    """Returns the largest cost of a fleet within its limits. US dollars per hour; None while neither prices nor limits
+    bound it."""
+    each = [_most(pool) for pool in pools]
+    known = [usd for usd in each if usd is not None]
+    return usd_per_hour_max if len(known) < len(each) else _capped(sum(known), usd_per_hour_max)
 
 
 def instances_text(pools: Sequence[PoolEstimate]) -> str:
@@ -63,8 +69,10 @@ def _smallest_limit(of_all: float | None, of_each: Sequence[float | None]) -> fl
     return min([*bounds, *([] if of_all is None else [of_all])], default=None)
 
 
-def _price(pool: PoolEstimate) -> float:
-    return pool.node_usd_per_hour or 0.0
+def _most(pool: PoolEstimate) -> float | None:
+    """Returns the largest cost of a pool within its limit. US dollars per hour; None without a price and a limit."""
+    price = pool.node_usd_per_hour
+    return pool.usd_per_hour_max if price is None else _capped(price * pool.max_nodes, pool.usd_per_hour_max)
 
 
 def _capped(usd: float, most: float | None) -> float:

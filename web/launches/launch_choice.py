@@ -23,6 +23,7 @@ from web.launches.views import LaunchChoice, LaunchSource
 from web.requests.commands import Commands
 from web.requests.run_lookup import Launches
 from web.security.audit_log import AuditedCommand
+from web.security.roles import Role
 
 RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 """Pattern of names of runs, which are names of folders."""
@@ -71,7 +72,7 @@ async def choose_launch(
     choice = await _compose(launches, commands.viewer, request)
     if choice.refusals or purpose is not Purpose.LAUNCH:  # an accepted launch is logged when it starts
         await commands.audit_log.write(commands.viewer.author, _audit_command(choice, request, purpose))
-    if purpose is Purpose.PREFLIGHT:
+    if purpose is Purpose.PREFLIGHT or (purpose is Purpose.LAUNCH and choice.role == Role.AGENT.value):  # needs prices
         return await _with_preflight(launches, choice)
     return choice
 

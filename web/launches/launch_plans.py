@@ -1,6 +1,6 @@
 """Plans of launches: a preview names its launch by a hash, and a launch with another content is refused.
 
-Programs of the role agent start runs only from a plan, with a time limit, and few at a time.
+Programs of the role agent start runs only from a plan, with limits of time and dollars, and few at a time.
 """
 
 import hashlib
@@ -14,6 +14,8 @@ from web.security.roles import Role
 
 MAX_AGENT_RUNS = 2
 """Runs of one program of the role agent that may work at a time."""
+MAX_AGENT_USD = 20.0
+"""Largest cost of the nodes of such a run until its time limit. US dollars."""
 
 
 def plan_of(choice: LaunchChoice) -> str:
@@ -41,6 +43,14 @@ def check_plan(commands: Commands, choice: LaunchChoice, *, plan: str) -> None:
         raise NotPermitted(
             "cannot launch the run: a program of the role agent needs a time limit; preview it with `limit_s`",
             code="launch.limit_missing",
+        )
+    usd_per_hour, hours = choice.largest_usd_per_hour, choice.options.limit_s / 3600
+    if usd_per_hour is None or usd_per_hour * hours > MAX_AGENT_USD:
+        cost = "an unknown amount" if usd_per_hour is None else f"${usd_per_hour * hours:,.2f}"
+        raise NotPermitted(
+            f"cannot launch the run: it may cost {cost}, and a program of the role agent may spend "
+            f"${MAX_AGENT_USD:,.2f} on one; set a lower budget, fewer nodes or a shorter `limit_s`, or ask a person",
+            code="launch.too_expensive",
         )
 
 

@@ -10,12 +10,19 @@ from math import isfinite
 
 from astraflow.client.local_runs import LAUNCH_LOG, LocalRun, LocalRunState, log_tail
 from astraflow.contract.errors import InvalidInput, NotPermitted
-from astraflow.contract.launching import FormField, FormProblem, ProviderCheck, RecipeForm, RecipePreflight
+from astraflow.contract.launching import (
+    FormField,
+    FormProblem,
+    PoolEstimate,
+    ProviderCheck,
+    RecipeForm,
+    RecipePreflight,
+)
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.folders.launch_facts import LaunchFacts
 from web.components.formats import several
 from web.launcher.options import LaunchOptions
-from web.launches.cost import cost_of_nodes, cost_of_pools, instances_text
+from web.launches.cost import cost_of_nodes, cost_of_pools, instances_text, largest_usd_per_hour
 from web.launches.progress import SUPERVISOR_LOG, Phase, PhaseState, has_started, phases, start_duration_s
 
 LAUNCHES_PATH = "/api/v1/launches"
@@ -267,6 +274,18 @@ class LaunchChoice:
         return self.preflight.checks if self.preflight is not None else ()
 
     @property
+    def priced_pools(self) -> tuple[PoolEstimate, ...]:
+        """Pools of the recipe, with the prices that the preflight check found."""
+        return self.preflight.pools if self.preflight is not None else self.form.pools
+
+    @property
+    def largest_usd_per_hour(self) -> float | None:
+        """Largest cost of the nodes. US dollars per hour; None while unknown."""
+        if not self.has_pools:
+            return self.form.usd_per_hour
+        return largest_usd_per_hour(self.priced_pools, self.form.usd_per_hour_max)
+
+    @property
     def machines(self) -> str:
         """Source of its nodes, in a sentence."""
         if self.has_pools:
@@ -282,7 +301,7 @@ class LaunchChoice:
         if not self.has_pools:
             return cost_of_nodes(self.form.usd_per_hour)
         return cost_of_pools(
-            self.preflight.pools if self.preflight is not None else self.form.pools,
+            self.priced_pools,
             usd_per_hour_max=self.form.usd_per_hour_max,
             usd_per_day_max=self.form.usd_per_day_max,
             is_asked=not self.needs_preflight,

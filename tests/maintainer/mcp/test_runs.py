@@ -23,6 +23,7 @@ from tests.fakes.fleet import running_fleet
 from tests.fakes.launching import STEPS, FakeCatalogue, FakeLauncher
 from tests.fakes.web import RunningWeb, running_web, shown_secret
 from web.launcher.launcher import Launcher
+from web.launches.views import LaunchChoice
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -190,12 +191,18 @@ async def test_an_agent_starts_exactly_what_it_planned_within_its_limits(
             client, "run_start", **endless, plan=endless_plan, reason="a first look", idempotency_key="b"
         )
         assert without == "launch.limit_missing"
+        for usd_per_hour in (1201.0, None):
+            with monkeypatch.context() as priced:
+                priced.setattr(LaunchChoice, "largest_usd_per_hour", usd_per_hour)
+                assert await call(client, "run_start", **reasoned, plan=plan["plan"]) == "launch.too_expensive"
         started = await call(client, "run_start", **reasoned, plan=plan["plan"])
         assert (await call(client, "run_start", **reasoned, plan=plan["plan"]))["name"] == started["name"]
         assert (await call(client, "run_start", **{**reasoned, "idempotency_key": "c"}, plan=plan["plan"]))["name"]
         monkeypatch.setattr(FakeLauncher, "launches", working)
         third = {**reasoned, "idempotency_key": "d"}
         assert await call(client, "run_start", **third, plan=plan["plan"]) == "launch.too_many_runs"
+        again = {"reason": "a second look", "idempotency_key": "e"}
+        assert await call(client, "run_resume", name=started["name"], **again) == "launch.too_many_runs"
 
 
 async def test_the_kill_switch_of_agents_stops_changes_of_runs(

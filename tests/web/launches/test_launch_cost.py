@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from astraflow.contract.launching import PoolEstimate
-from web.launches.cost import cost_of_pools, instances_text
+from web.launches.cost import cost_of_pools, instances_text, largest_usd_per_hour
 
 
 def pool(name: str = "gpu", **differs: Any) -> PoolEstimate:
@@ -63,6 +63,23 @@ def test_the_cost_is_a_range_from_the_smallest_to_the_largest_fleet_within_the_b
     pools: list[PoolEstimate], limits: tuple[float | None, float | None], says: str
 ) -> None:
     assert cost_of_pools(pools, usd_per_hour_max=limits[0], usd_per_day_max=limits[1], is_asked=True) == says
+
+
+@pytest.mark.parametrize(
+    ("pools", "limit", "largest"),
+    [
+        ([pool()], None, 14.88),
+        ([pool()], 10.0, 10.0),
+        ([pool(usd_per_hour_max=6.0), pool("eu", node_usd_per_hour=1.0)], None, 14.0),
+        ([pool(), pool("eu", node_usd_per_hour=None)], None, None),
+        ([pool(), pool("eu", node_usd_per_hour=None)], 30.0, 30.0),
+        ([pool(), pool("eu", node_usd_per_hour=None, usd_per_hour_max=5.0)], None, 19.88),
+    ],
+)
+def test_the_largest_cost_is_unknown_where_neither_price_nor_budget_bounds_it(
+    pools: list[PoolEstimate], limit: float | None, largest: float | None
+) -> None:
+    assert largest_usd_per_hour(pools, limit) == (pytest.approx(largest) if largest is not None else None)
 
 
 def test_before_prices_arrive_the_cost_says_that_they_are_requested() -> None:
