@@ -33,7 +33,7 @@ from maintainer.agent.config import MaintainerConfig
 from maintainer.agent.control_state import ControlMonitor
 from maintainer.agent.follow_up import FollowUp, JournalWriter
 from maintainer.agent.llm.interface import Llm
-from maintainer.agent.notifications.journal_relay import JournalReader, JournalRelay
+from maintainer.agent.notifications.journal_relay import JournalRelay
 from maintainer.agent.notifications.webhook import Notifier
 from maintainer.agent.observation.names import Names
 from maintainer.agent.observation.signals import Signal, SignalMemory, detect_signals
@@ -62,7 +62,7 @@ RELAY_INTERVAL_S = 2.0
 """Interval at which the journal is read for notices, in every mode; costs no tokens."""
 
 
-class FleetService(FleetClient, FleetStatusSource, TranscriptStore, JournalWriter, JournalReader, Protocol):
+class FleetService(FleetClient, FleetStatusSource, TranscriptStore, JournalWriter, Protocol):
     """Interface of the fleet service that the maintainer uses; implemented by the client of the fleet plane."""
 
     async def send_maintainer_heartbeat(

@@ -34,7 +34,7 @@ from maintainer.agent.prompt import PROMPT_HASH, TOOLS_HASH
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.base import Kind as ToolKind
 from maintainer.agent.tools.base import Tool
-from maintainer.agent.tools.changes import MAX_PLANS, NonDestructiveFleet
+from maintainer.agent.tools.changes import MAX_PLANS
 from maintainer.agent.tools.interfaces import FleetClient
 from maintainer.agent.tools.registry import TOOLS
 from maintainer.agent.tools.results import ERROR_ADVICE, ToolResult
@@ -203,7 +203,7 @@ class Session:
     def _toolbox(self, scope: str) -> Toolbox:
         return Toolbox(
             detect_signals=self._detect_signals,
-            fleet=NonDestructiveFleet(self._fleet) if self._modes.is_non_destructive else self._fleet,
+            fleet=self._fleet,
             names=self._names,
             actor=self._actor,
             control_state=lambda: (
@@ -214,6 +214,7 @@ class Session:
             record=self._record,
             is_one_plan_per_pool=False,
             is_read_only=self._modes.is_read_only,
+            is_non_destructive=self._modes.is_non_destructive,
         )
 
     async def _detect_signals(self) -> tuple[Snapshot, tuple[Signal, ...]]:

@@ -58,13 +58,13 @@ def api_view(document: Mapping[str, Any]) -> ApiView:
 
 def _operation(document: Mapping[str, Any], path: str, method: str, operation: Mapping[str, Any]) -> Operation:
     bodies = _bodies(document, operation)
-    summary, _, text = operation["description"].partition("\n\n")
+    summary, *paragraphs, _role = operation["description"].split("\n\n")
     return Operation(
         id=operation["operationId"],
         method=method.upper(),
         path=path,
         summary=summary.replace("\n", " "),
-        text=text.partition("Requires role")[0].strip().replace("\n", " "),
+        text=" ".join(paragraphs).replace("\n", " "),
         role=operation["x-role"],
         fields=(*_parameters(operation), *(field for body in bodies for field in _fields(body))),
         curl=_curl(method.upper(), path, operation, bodies),

@@ -32,7 +32,16 @@ class ReportSource(Protocol):
         """Returns the current state of the run."""
 
 
-class FleetStatusSource(Protocol):
+class JournalReader(Protocol):
+    """Interface of the journal that is read; implemented by the client of the fleet plane."""
+
+    async def decisions(
+        self, *, pool: PoolId | None = None, before: int | None = None, limit: int = 100
+    ) -> tuple[Decision, ...]:
+        """Returns the journal, newest first."""
+
+
+class FleetStatusSource(JournalReader, Protocol):
     """Interface of the fleet that is read; implemented by the client of the fleet plane."""
 
     async def status(self) -> FleetStatus:
@@ -42,11 +51,6 @@ class FleetStatusSource(Protocol):
         self, *, pool: PoolId | None = None, with_gone: bool = False, before: LaunchId | None = None, limit: int = 1000
     ) -> tuple[Instance, ...]:
         """Returns the ledger, newest first."""
-
-    async def decisions(
-        self, *, pool: PoolId | None = None, before: int | None = None, limit: int = 100
-    ) -> tuple[Decision, ...]:
-        """Returns the journal, newest first."""
 
     async def proposals(
         self, *, only_waiting: bool = True, before: PlanId | None = None, limit: int = 100

@@ -8,16 +8,15 @@ from typing import Any, TypeVar
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted, PlanRefused
 from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.instances import LaunchId
-from astraflow.contract.fleet.maintainer import MaintainerControlState, MaintainerMode, Proposal
+from astraflow.contract.fleet.maintainer import MaintainerControlState, MaintainerMode
 from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest, Verdict
 from astraflow.contract.fleet.run_changes import RUN, RunAction, RunChange
 from astraflow.contract.ids import PoolId
-from astraflow.contract.record_kinds import Severity
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.retries import retry
 from maintainer.agent.observation.names import Names
 from maintainer.agent.tools import inputs, outputs
-from maintainer.agent.tools.interfaces import FleetChanger, FleetClient, Record
+from maintainer.agent.tools.interfaces import FleetClient, Record
 from maintainer.agent.tools.outputs import ActionOutcome
 from maintainer.agent.tools.results import ToolRefused, resolve
 from maintainer.agent.transcript.transcript import Kind
@@ -72,7 +71,7 @@ class Changes:
     def __init__(
         self,
         *,
-        fleet: FleetChanger,
+        fleet: FleetClient,
         names: Names,
         actor: Actor,
         control_state: Callable[[], MaintainerControlState],
@@ -80,6 +79,7 @@ class Changes:
         scope: str,
         record: Record,
         is_one_plan_per_pool: bool,
+        is_non_destructive: bool,
     ) -> None:
         """Arguments as in `Toolbox`."""
         self._fleet = fleet
@@ -90,6 +90,7 @@ class Changes:
         self._scope = scope
         self._record = record
         self._is_one_plan_per_pool = is_one_plan_per_pool
+        self._is_non_destructive = is_non_destructive
         self._plans: dict[PlanId, Plan] = {}
         self._planned_pools: set[str] = set()
         """Pools that already have a plan in this wake."""
@@ -131,7 +132,12 @@ class Changes:
         return await self._plan(PlanRequest(pool=RUN, actor=self._actor, reason=reason, run=change))
 
     async def _plan(self, request: PlanRequest) -> Plan:
+        is_stop = request.run is not None and request.run.action is RunAction.STOP
+        if self._is_non_destructive and (request.retire or is_stop):
+            raise ToolRefused("not_destructive")
         plan = await self._fleet.plan(request)
+        if self._is_non_destructive and (plan.victims or plan.target < plan.nodes):
+            raise ToolRefused("not_destructive")
         self._planned_pools.add(request.pool)
         self._plans[plan.id] = plan
         for old in list(self._plans)[:-MAX_PLANS]:
@@ -302,41 +308,3 @@ def verdict_body(plan: Plan, phase: str, *, guard_json: str = "") -> dict[str, A
         "findings": [[finding.code.value, finding.verdict.value, finding.message] for finding in findings],
         "verdict": (plan.verdict if phase == "plan" else verdict(findings)).value,
     }
-
-
-class NonDestructiveFleet:
-    """Forwards all calls except plans that remove nodes or stop the run."""
-
-    def __init__(self, fleet: FleetClient) -> None:
-        self._fleet = fleet
-
-    async def plan(self, request: PlanRequest) -> Plan:
-        """Plans a change. Raises: ToolRefused if it removes nodes; errors of the fleet service."""
-        if request.retire or (request.run is not None and request.run.action is RunAction.STOP):
-            raise ToolRefused("not_destructive")
-        plan = await self._fleet.plan(request)
-        if plan.victims or plan.target < plan.nodes:
-            raise ToolRefused("not_destructive")
-        return plan
-
-    async def apply(self, plan: PlanId, *, key: str, approver: Actor | None = None) -> AppliedPlan:
-        """Applies a plan; the toolbox applies only plans returned by `plan`."""
-        return await self._fleet.apply(plan, key=key, approver=approver)
-
-    async def propose(self, plan: PlanId, *, actor: Actor, key: str, reason: str) -> Proposal:
-        """Proposes a plan to people."""
-        return await self._fleet.propose(plan, actor=actor, key=key, reason=reason)
-
-    async def set_hold(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
-        """Sets a hold."""
-        return await self._fleet.set_hold(pool, minutes=minutes, actor=actor, key=key, reason=reason)
-
-    async def escalate(self, severity: Severity, *, actor: Actor, key: str, reason: str) -> Decision:
-        """Writes an escalation for people."""
-        return await self._fleet.escalate(severity, actor=actor, key=key, reason=reason)
-
-    async def decisions(
-        self, *, pool: PoolId | None = None, before: int | None = None, limit: int = 100
-    ) -> tuple[Decision, ...]:
-        """Returns the journal, newest first."""
-        return await self._fleet.decisions(pool=pool, before=before, limit=limit)

@@ -8,6 +8,7 @@ from astraflow.contract.fleet.maintainer import Proposal
 from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest
 from astraflow.contract.ids import PoolId
 from astraflow.contract.record_kinds import Severity
+from maintainer.agent.observation.snapshot import JournalReader
 from maintainer.agent.transcript.transcript import Kind
 
 Record = Callable[[Kind, Mapping[str, Any]], Awaitable[object]]
@@ -18,7 +19,7 @@ async def skip_record(kind: Kind, body: Mapping[str, Any]) -> None:
     """Discards the entry; for callers without a transcript."""
 
 
-class FleetChanger(Protocol):
+class FleetClient(JournalReader, Protocol):
     """Interface for changes of the fleet service; implemented by the client of the fleet plane."""
 
     async def plan(self, request: PlanRequest) -> Plan:
@@ -35,12 +36,3 @@ class FleetChanger(Protocol):
 
     async def escalate(self, severity: Severity, *, actor: Actor, key: str, reason: str) -> Decision:
         """Writes an escalation for people."""
-
-
-class FleetClient(FleetChanger, Protocol):
-    """Interface for changes and reads of the fleet service."""
-
-    async def decisions(
-        self, *, pool: PoolId | None = None, before: int | None = None, limit: int = 100
-    ) -> tuple[Decision, ...]:
-        """Returns the journal, newest first."""

@@ -53,11 +53,13 @@ class Toolbox:
         record: Record = skip_record,
         is_one_plan_per_pool: bool = True,
         is_read_only: bool = False,
+        is_non_destructive: bool = False,
     ) -> None:
         """detect_signals: reads a snapshot with its signals. control_state: read at every call.
 
         scope: prefix of all idempotency keys, unique to this wake or session. is_one_plan_per_pool: allows at most one
-        plan per pool. is_read_only: offers only tools that read.
+        plan per pool. is_read_only: offers only tools that read. is_non_destructive: refuses plans that remove nodes or
+        stop the run.
         """
         self._detect_signals = detect_signals
         self._fleet = fleet
@@ -72,6 +74,7 @@ class Toolbox:
             scope=scope,
             record=record,
             is_one_plan_per_pool=is_one_plan_per_pool,
+            is_non_destructive=is_non_destructive,
         )
         self.tools = {name: tool for name, tool in TOOLS.items() if not is_read_only or tool.kind is Kind.READ}
 

@@ -95,13 +95,9 @@ class Auditor:
             f"an agent wrote {entry.kind.value}" for entry in by_agents if entry.kind in _FORBIDDEN_KINDS
         ]
         self.violations += [
-            f"an agent changed the run without a person: {change}"
-            for change, values in (
-                (str(entry.values.get("change", "")), entry.values)
-                for entry in by_agents
-                if entry.kind is RecordKind.APPLY
-            )
-            if change and "approver" not in values and not change.startswith("evaluate ")
+            f"an agent changed the run without a person: {entry.values['action']}"
+            for entry in by_agents
+            if entry.values.get("action", "evaluate") != "evaluate" and "approver" not in entry.values
         ]
 
     def _violations(self, plan: Plan, applied: AppliedPlan, before: PoolBefore) -> list[str]:

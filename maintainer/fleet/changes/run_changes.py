@@ -186,7 +186,8 @@ class RunChanges:
         def decide(ledger: Ledger) -> tuple[Changes, AppliedPlan]:
             decision = self._records.decision(
                 RecordKind.APPLY,
-                {"change": evidence.change.sentence} | ({"approver": person.name} if person else {}),
+                {"action": evidence.change.action.value, "change": evidence.change.sentence}
+                | ({"approver": person.name} if person else {}),
                 pool=RUN,
                 actor=plan.request.actor,
                 reason=plan.request.reason,
