@@ -3,10 +3,8 @@
 A change of a run is planned, judged, approved and applied like a change of a pool (`astraflow.contract.fleet.plans`).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Self
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Name, PoolId
@@ -69,12 +67,6 @@ class RunChange:
                 f"cannot plan a fork with the learning rate {self.learning_rate:g}: use more than 0 and at most 1",
                 code="run_change.invalid_rate",
             )
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        """Returns a change from the JSON of its fields. Raises: InvalidInput, KeyError, TypeError, ValueError."""
-        slot = PluginSlot(fields["slot"]) if fields["slot"] is not None else None
-        return cls(**{**fields, "action": RunAction(fields["action"]), "slot": slot})
 
     @property
     def sentence(self) -> str:

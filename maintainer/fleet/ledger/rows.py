@@ -1,17 +1,16 @@
 """Converts records of the ledger to database rows and back."""
 
 import json
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from astraflow.contract.fleet.decisions import AppliedChange, Decision
 from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
 from astraflow.contract.fleet.maintainer import MaintainerMode, Proposal, ProposalState, TranscriptEntry
-from astraflow.contract.fleet.plans import Actor, Finding, GuardRule, Plan, PlanId, PlanRequest, Role, Verdict
+from astraflow.contract.fleet.plans import Actor, Finding, Plan, Role
 from astraflow.contract.fleet.pools import KillScope, PoolSpec
-from astraflow.contract.fleet.recommendations import Mode
-from astraflow.contract.fleet.run_changes import RunChange
 from astraflow.contract.ids import PoolId
 from astraflow.contract.record_kinds import RecordKind, Severity
 from astraflow.runtime.database import storable_text
@@ -27,7 +26,7 @@ from maintainer.fleet.ledger.tables import (
     ReplyRow,
     SwitchRow,
 )
-from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Tags
+from maintainer.fleet.providers.base import LaunchSpec
 
 _INSTANCE = (
     *("provider", "handle", "type", "region", "is_spot", "usd_per_hour", "actor", "reason", "intended_at"),
@@ -39,6 +38,9 @@ _POOL = ("version", "target", "hold_until_at", "hold_reason", "failures", "break
 _PROPOSAL = ("proposed_at", "decided_at", "decided_by", "decision_reason")
 _DECISION = ("ordinal", "at", "actor", "reason", "cause", "key")
 _ENTRY = ("ordinal", "at", "wake", "kind", "previous", "hash")
+
+_PLAN_JSON, _SPEC_JSON, _LAUNCH_JSON = TypeAdapter(Plan), TypeAdapter(PoolSpec), TypeAdapter(LaunchSpec)
+_FINDINGS_JSON, _CHANGE_JSON = TypeAdapter(tuple[Finding, ...]), TypeAdapter(AppliedChange)
 
 
 def pool_row(pool: PoolRecord) -> PoolRow:
@@ -52,9 +54,8 @@ def pool_row(pool: PoolRecord) -> PoolRow:
 
 def pool(row: PoolRow) -> PoolRecord:
     """Row -> pool."""
-    fields = json.loads(row.spec_json)
-    spec = PoolSpec(**fields | {"id": PoolId(fields["id"]), "mode": Mode(fields["mode"])})
-    return PoolRecord(spec=spec, changed_at=tuple(json.loads(row.changed_at_json)), **_copied_fields(row, _POOL))
+    spec, changed_at = _SPEC_JSON.validate_json(row.spec_json), tuple(json.loads(row.changed_at_json))
+    return PoolRecord(spec=spec, changed_at=changed_at, **_copied_fields(row, _POOL))
 
 
 def record_row(record: LaunchRecord) -> InstanceRow:
@@ -80,7 +81,8 @@ def record(row: InstanceRow) -> LaunchRecord:
         cause=Cause(row.cause) if row.cause is not None else None,
         **_copied_fields(row, _INSTANCE),
     )
-    return LaunchRecord(instance=instance, launch=_launch(row.launch_json), **_copied_fields(row, _RECORD))
+    launch = _LAUNCH_JSON.validate_json(row.launch_json)
+    return LaunchRecord(instance=instance, launch=launch, **_copied_fields(row, _RECORD))
 
 
 def launch_json(launch: LaunchSpec) -> str:
@@ -114,8 +116,8 @@ def decision(row: DecisionRow) -> Decision:
         role=Role(row.role),
         severity=Severity(row.severity),
         values=json.loads(row.values_json),
-        findings=_findings(json.loads(row.findings_json)),
-        change=AppliedChange(**json.loads(row.change_json)) if row.change_json is not None else None,
+        findings=_FINDINGS_JSON.validate_json(row.findings_json),
+        change=_CHANGE_JSON.validate_json(row.change_json) if row.change_json is not None else None,
         **_copied_fields(row, _DECISION),
     )
 
@@ -127,7 +129,7 @@ def orphan_row(orphan: Orphan) -> OrphanRow:
 
 def orphan(row: OrphanRow) -> Orphan:
     """Row -> orphan."""
-    return Orphan(provider=row.provider, handle=row.handle, launch_id=row.launch_id, seen_at=row.seen_at)
+    return Orphan(**row.model_dump())
 
 
 def switch_row(switch: KillSwitch) -> SwitchRow:
@@ -147,7 +149,7 @@ def reply_row(reply: Reply) -> ReplyRow:
 
 def reply(row: ReplyRow) -> Reply:
     """Row -> reply."""
-    return Reply(key=row.key, request_hash=row.request_hash, reply_json=row.reply_json, at=row.at)
+    return Reply(**row.model_dump())
 
 
 def proposal_row(proposal: Proposal) -> ProposalRow:
@@ -167,7 +169,7 @@ def proposal_row(proposal: Proposal) -> ProposalRow:
 def proposal(row: ProposalRow) -> Proposal:
     """Row -> proposal."""
     return Proposal(
-        plan=_plan(row.plan_json),
+        plan=_PLAN_JSON.validate_json(row.plan_json),
         state=ProposalState(row.state),
         proposed_by=Actor(name=row.actor, role=Role(row.role)),
         **_copied_fields(row, _PROPOSAL),
@@ -192,40 +194,6 @@ def entry_row(entry: TranscriptEntry, chain: str) -> EntryRow:
 def entry(row: EntryRow) -> TranscriptEntry:
     """Row -> transcript entry."""
     return TranscriptEntry(body=json.loads(row.body_json), **_copied_fields(row, _ENTRY))
-
-
-def _plan(text: str) -> Plan:
-    fields = json.loads(text)
-    request_fields = fields["request"]
-    request = PlanRequest(
-        **request_fields
-        | {
-            "pool": PoolId(request_fields["pool"]),
-            "actor": Actor(name=request_fields["actor"]["name"], role=Role(request_fields["actor"]["role"])),
-            "retire": tuple(LaunchId(launch) for launch in request_fields["retire"]),
-            "run": RunChange.from_json(request_fields["run"]) if request_fields.get("run") is not None else None,
-        }
-    )
-    read = {
-        "id": PlanId(fields["id"]),
-        "request": request,
-        "victims": tuple(LaunchId(victim) for victim in fields["victims"]),
-        "verdict": Verdict(fields["verdict"]),
-        "findings": _findings(fields["findings"]),
-    }
-    return Plan(**fields | read)
-
-
-def _findings(fields: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
-    return tuple(
-        Finding(**dict(finding) | {"code": GuardRule(finding["code"]), "verdict": Verdict(finding["verdict"])})
-        for finding in fields
-    )
-
-
-def _launch(text: str) -> LaunchSpec:
-    fields = json.loads(text)
-    return LaunchSpec(**fields | {"tags": Tags(**fields["tags"]), "node": NodePlan(**fields["node"])})
 
 
 def _copied_fields(source: Any, names: tuple[str, ...]) -> dict[str, Any]:

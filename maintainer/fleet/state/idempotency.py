@@ -3,15 +3,18 @@
 import asyncio
 import hashlib
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
 from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.plans import Actor, Role
-from astraflow.contract.record_kinds import RecordKind, Severity
 from maintainer.fleet.ledger.records import Reply
 from maintainer.fleet.state.fleet import FleetState
+
+_DECISION = TypeAdapter(Decision)
 
 
 class IdempotentReplies:
@@ -46,18 +49,13 @@ class IdempotentReplies:
 
 def decision_reply(decision: Decision) -> dict[str, Any]:
     """Returns a decision without findings as a stored reply."""
-    enums = {name: getattr(decision, name).value for name in ("kind", "severity", "role")}
-    return asdict(replace(decision, findings=())) | enums
+    reply: dict[str, Any] = _DECISION.dump_python(replace(decision, findings=()), mode="json")
+    return reply
 
 
 def stored_decision(answer: dict[str, Any]) -> Decision:
     """Returns the decision of a stored reply."""
-    enums = {
-        "kind": RecordKind(answer["kind"]),
-        "severity": Severity(answer["severity"]),
-        "role": Role(answer["role"]),
-    }
-    return Decision(**answer | enums | {"findings": ()})
+    return _DECISION.validate_python(answer)
 
 
 def hash_request(*parts: Any) -> str:
