@@ -11,7 +11,7 @@ from typing import Final, Literal
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet.decisions import Decision
-from astraflow.contract.fleet.plans import Finding
+from astraflow.contract.fleet.plans import Violation
 from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import PoolId
 from astraflow.contract.record_kinds import RecordKind
@@ -92,7 +92,7 @@ class DecisionEntry:
     """Reason that the actor gave; empty for decisions of the rule."""
     key: str = ""
     """Idempotency key of the request; empty without one."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Violation, ...] = ()
     """Findings of the guard about the plan; empty for decisions of the rule."""
 
     @property

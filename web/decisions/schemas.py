@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from astraflow.contract.fleet.plans import Finding
+from astraflow.contract.fleet.plans import Violation
 from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.record_kinds import RecordKind
 from web.decisions.queries import DecisionEntry
@@ -17,7 +17,7 @@ class DecisionResponse(ResponseModel):
     id: str = Field(description="Id of the entry.", examples=["fleet-12"])
     kind: RecordKind = Field(description="Kind of decision.", examples=["apply"])
     message: str = Field(description="Decision in one sentence.")
-    findings: list[Finding] = Field(description="Guard findings on the plan that was applied or refused.")
+    findings: list[Violation] = Field(description="Guard findings on the plan that was applied or refused.")
 
 
 class DecisionList(ItemList[DecisionResponse]):

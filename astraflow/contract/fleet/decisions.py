@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from astraflow.contract.fleet.instances import LaunchId
-from astraflow.contract.fleet.plans import Finding, Role
+from astraflow.contract.fleet.plans import Role, Violation
 from astraflow.contract.records import Record
 
 
@@ -35,7 +35,7 @@ class Decision(Record):
     """Role of the actor."""
     key: str = ""
     """Idempotency key of the caller; empty when it gave none."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Violation, ...] = ()
     """The guard's findings on a plan that was applied or refused."""
     change: AppliedChange | None = None
     """Change of an applied plan; None for other kinds, and for entries of ledgers before revision 0007."""

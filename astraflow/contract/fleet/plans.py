@@ -107,7 +107,7 @@ class GuardRule(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Violation:
     """One rule of the guard that applies to a plan."""
 
     code: GuardRule
@@ -185,7 +185,7 @@ class Plan:
     """Change of the cost. US dollars per hour."""
     verdict: Verdict
     """Verdict of the guard."""
-    findings: tuple[Finding, ...]
+    findings: tuple[Violation, ...]
     """Rules of the guard that apply; empty for an allowed plan."""
     created_at: float
     """Time when the plan was made. Unix seconds."""

@@ -322,12 +322,12 @@ def fed_below(report: Report | None) -> float:
     return DEFAULT_WAIT_HIGH if wait is None else wait
 
 
-_Finding = tuple[LimitingCause, Values]
+_Cause = tuple[LimitingCause, Values]
 
 
 def _candidates(
     report: Report, stream: StreamReport, balance: CapacityBalance, fleet: FleetStatus | None
-) -> Iterator[_Finding]:
+) -> Iterator[_Cause]:
     """Yields what holds now, the most important first; the last always holds."""
     if report.completion is not None and report.completion.ends_run:
         yield LimitingCause.COMPLETE, {}
@@ -370,7 +370,7 @@ def _values(stream: StreamReport, balance: CapacityBalance) -> dict[str, Value]:
     }
 
 
-def _stalls(report: Report, stream: StreamReport) -> Iterator[_Finding]:
+def _stalls(report: Report, stream: StreamReport) -> Iterator[_Cause]:
     """Yields problems that the run has held for some seconds: those of this policy, and those of all."""
     for problem in report.problems:
         cause = _BY_CODE.get(problem.cause)
@@ -382,7 +382,7 @@ def _flows_of(problem: Record) -> tuple[str, ...]:
     return (problem.subject,) if problem.cause in ("flow_unserved", "memory_full") else ()
 
 
-def _without_production(report: Report, stream: StreamReport, balance: CapacityBalance) -> Iterator[_Finding]:
+def _without_production(report: Report, stream: StreamReport, balance: CapacityBalance) -> Iterator[_Cause]:
     working = [node.state for node in report.nodes if node.state in (NodeState.READY, NodeState.DRAINING)]
     has_nodes = bool(working) or balance.ready_nodes > 0
     if not has_nodes and balance.pending_nodes:
@@ -395,7 +395,7 @@ def _without_production(report: Report, stream: StreamReport, balance: CapacityB
 
 def _missing_nodes(
     report: Report, stream: StreamReport, balance: CapacityBalance, fleet: FleetStatus | None
-) -> Iterator[_Finding]:
+) -> Iterator[_Cause]:
     """Yields that nodes are missing which should be there, before the trainer has felt it."""
     is_short = balance.ratio is not None and balance.ratio < 1
     if not is_short or not balance.missing_nodes:
@@ -417,7 +417,7 @@ def _limits(report: Report, fleet: FleetStatus | None) -> str:
     return ",".join(limit.value for limit in _HOLDS if limit in limits)
 
 
-def _weights(report: Report, stream: StreamReport, balance: CapacityBalance) -> Iterator[_Finding]:
+def _weights(report: Report, stream: StreamReport, balance: CapacityBalance) -> Iterator[_Cause]:
     ready = [node for node in report.nodes if node.state is NodeState.READY]
     behind = sum(_is_behind(node, stream) for node in ready)
     if ready and behind > BEHIND_SHARE * len(ready):
@@ -436,7 +436,7 @@ def _is_behind(node: NodeReport, stream: StreamReport) -> bool:
     return version is not None and stream.version - version > stream.max_staleness
 
 
-def _staleness(report: Report, stream: StreamReport) -> Iterator[_Finding]:
+def _staleness(report: Report, stream: StreamReport) -> Iterator[_Cause]:
     advice = next((advice for advice in report.recommendations if Reason.GATED in advice.reasons), None)
     if advice is None and stream.issue_headroom > 0:
         return
@@ -447,7 +447,7 @@ def _staleness(report: Report, stream: StreamReport) -> Iterator[_Finding]:
     yield LimitingCause.STALENESS_BOUND, {**known, "advice": hint}
 
 
-def _outside_engines(report: Report) -> Iterator[_Finding]:
+def _outside_engines(report: Report) -> Iterator[_Cause]:
     """Yields that most running episodes do not generate, where all ready nodes report what their engines do."""
     ready = [node for node in report.nodes if node.state is NodeState.READY]
     if not ready or any("engine_running" not in node.gauges for node in ready):
@@ -458,7 +458,7 @@ def _outside_engines(report: Report) -> Iterator[_Finding]:
         yield LimitingCause.OUTSIDE_ENGINES, {"leased": leased, "generating": generating}
 
 
-def _capacity(report: Report, balance: CapacityBalance) -> Iterator[_Finding]:
+def _capacity(report: Report, balance: CapacityBalance) -> Iterator[_Cause]:
     """Yields why rollouts do not suffice although all expected nodes are ready."""
     if balance.ratio is None or balance.demand is None or balance.ready is None:
         yield LimitingCause.ROLLOUTS_SLOW, {}

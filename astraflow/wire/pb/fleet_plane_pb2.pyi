@@ -577,7 +577,7 @@ class RunChange(_message.Message):
 Global___RunChange: _TypeAlias = RunChange  # noqa: Y015
 
 @_typing.final
-class FleetFinding(_message.Message):
+class FleetViolation(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -623,7 +623,7 @@ class FleetFinding(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___FleetFinding: _TypeAlias = FleetFinding  # noqa: Y015
+Global___FleetViolation: _TypeAlias = FleetViolation  # noqa: Y015
 
 @_typing.final
 class FleetPlan(_message.Message):
@@ -666,7 +666,7 @@ class FleetPlan(_message.Message):
     @_builtins.property
     def victims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
-    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetFinding]: ...
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetViolation]: ...
     def __init__(
         self,
         *,
@@ -680,7 +680,7 @@ class FleetPlan(_message.Message):
         eta_s: _builtins.float = ...,
         usd_per_hour_change: _builtins.float = ...,
         verdict: _builtins.str = ...,
-        findings: _abc.Iterable[Global___FleetFinding] | None = ...,
+        findings: _abc.Iterable[Global___FleetViolation] | None = ...,
         created_at: _builtins.float = ...,
         expires_at: _builtins.float = ...,
         guard_json: _builtins.str = ...,
@@ -1019,7 +1019,7 @@ class FleetDecision(_message.Message):
     values: _builtins.str
     """A JSON object of numbers and texts."""
     @_builtins.property
-    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetFinding]: ...
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetViolation]: ...
     @_builtins.property
     def change(self) -> Global___AppliedChange: ...
     def __init__(
@@ -1030,7 +1030,7 @@ class FleetDecision(_message.Message):
         kind: _builtins.str = ...,
         reason: _builtins.str = ...,
         key: _builtins.str = ...,
-        findings: _abc.Iterable[Global___FleetFinding] | None = ...,
+        findings: _abc.Iterable[Global___FleetViolation] | None = ...,
         change: Global___AppliedChange | None = ...,
         subject: _builtins.str = ...,
         actor: _builtins.str = ...,

@@ -297,7 +297,7 @@ def verdict_body(plan: Plan, phase: str, *, guard_json: str = "") -> dict[str, A
     """Body of a verdict: input of `replay`, findings and verdict. phase: `plan`, or `apply` with the guard's input at
     that time."""
     guard_inputs = parse_inputs(guard_json or plan.guard_json)
-    findings = plan.findings if phase == "plan" else guard_inputs.findings()
+    findings = plan.findings if phase == "plan" else guard_inputs.violations()
     return {
         "phase": phase,
         "plan": plan.id,

@@ -305,7 +305,7 @@ class ExplainOutput(RecordView):
     """Current state of the pool; null if it does not exist."""
 
 
-class FindingView(ToolModel):
+class ViolationView(ToolModel):
     """Rule of the guard that does not allow the plan, or not without approval."""
 
     code: GuardRule
@@ -321,7 +321,7 @@ class JudgedPlan(ToolModel):
     """Verdict of the guard. refused: do not apply the plan."""
     needs_approval: bool
     """True if fleet_apply proposes the plan to a person instead of applying it."""
-    findings: list[FindingView]
+    findings: list[ViolationView]
     """Reasons of the verdict; empty for an allowed plan."""
     usd_per_hour_change: float
     """Change of the cost, US dollars per hour."""

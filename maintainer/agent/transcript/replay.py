@@ -66,7 +66,7 @@ def differences(entries: Iterable[TranscriptEntry]) -> Iterable[Difference]:
                 f"cannot replay entry {entry.ordinal}: incomplete verdict ({problem}); use an unchanged transcript",
                 code="transcript.invalid_verdict",
             ) from None
-        findings = evidence.findings()
+        findings = evidence.violations()
         now = _lines(
             verdict(findings).value,
             [[finding.code.value, finding.verdict.value, finding.message] for finding in findings],

@@ -161,7 +161,7 @@ class FleetManager:
             )
             assessment = self.plans.assess(plan.request, pool, quote)
             evidence = replace(assessment.evidence, application=application)
-            findings = evidence.findings()
+            findings = evidence.violations()
             objection = refusal_message(plan, findings, approver)
             if objection:
                 refused = PlanRefused(objection, guard_json=evidence.to_json(), code="fleet.plan_refused")

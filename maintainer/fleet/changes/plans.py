@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from astraflow.contract.errors import Conflict
-from astraflow.contract.fleet.plans import Finding, Plan, PlanId, PlanRequest
+from astraflow.contract.fleet.plans import Plan, PlanId, PlanRequest, Violation
 from astraflow.contract.fleet.pools import PoolSpec
 from maintainer.fleet.changes.planning import SizeChange, plan_size_change
 from maintainer.fleet.changes.run_changes import RunChanges
@@ -26,7 +26,7 @@ class PlanAssessment:
     """Assessment of a request against the current state of the pool."""
 
     size_change: SizeChange
-    findings: tuple[Finding, ...]
+    findings: tuple[Violation, ...]
     is_replacement: bool
     """The plan only replaces lost nodes and does not count as a change."""
     evidence: GuardInputs
@@ -154,7 +154,7 @@ class Plans:
         evidence = GuardInputs(situation=situation, proposal=proposal, limits=limits)
         return PlanAssessment(
             size_change=change,
-            findings=evidence.findings(),
+            findings=evidence.violations(),
             is_replacement=is_replacement(situation, proposal),
             evidence=evidence,
             hold_s=guard.hold_s(situation, proposal, limits, launch_delay_s=delay_s),

@@ -134,7 +134,7 @@ class RunChanges:
         pool."""
         require_pool_access(request.actor, RUN)
         evidence = await self._evidence(request)
-        findings, now = evidence.findings(), self._fleet.clock.wall()
+        findings, now = evidence.violations(), self._fleet.clock.wall()
         runs_change = {RunAction.FORK: 1, RunAction.STOP: -1}.get(evidence.change.action, 0)
         return Plan(
             id=PlanId(self._fleet.launch_ids.next(now)),
@@ -163,7 +163,7 @@ class RunChanges:
         waiting = self._fleet.ledger.waiting_proposals.get(plan.id)
         attempt = ApplyAttempt(applier=applier, mode=self._fleet.agents_mode, is_proposed=waiting is not None)
         evidence = replace(await self._evidence(plan.request), application=attempt)
-        findings = evidence.findings()
+        findings = evidence.violations()
         objection = refusal_message(plan, findings, approver)
         if objection:
             refusal = self._records.refusal
@@ -192,7 +192,7 @@ class RunChanges:
                 actor=plan.request.actor,
                 reason=plan.request.reason,
                 key=key,
-                findings=evidence.findings(),
+                findings=evidence.violations(),
             )
             applied = AppliedPlan(
                 plan=plan.id,

@@ -1,9 +1,9 @@
-"""Permissions to apply and approve plans. Pure, and part of the guard's findings at that time."""
+"""Permissions to apply and approve plans. Pure, and part of the guard's violations at that time."""
 
 from dataclasses import dataclass
 
 from astraflow.contract.fleet.maintainer import MaintainerMode
-from astraflow.contract.fleet.plans import Actor, Finding, GuardRule, Plan, Role, Verdict
+from astraflow.contract.fleet.plans import Actor, GuardRule, Plan, Role, Verdict, Violation
 from maintainer.fleet.guard.rules import HUMAN_ROLES, refused, unapproved, verdict
 
 
@@ -40,8 +40,8 @@ class ApplyAttempt:
     """The plan waits for approval."""
 
 
-def findings_for_applier(planner: Actor, application: ApplyAttempt, *, pool: str) -> tuple[Finding, ...]:
-    """Returns findings against the applier, independent of the plan's content. pool: the plan's pool."""
+def violations_for_applier(planner: Actor, application: ApplyAttempt, *, pool: str) -> tuple[Violation, ...]:
+    """Returns violations against the applier, independent of the plan's content. pool: the plan's pool."""
     applier, mode = application.applier, application.mode
     if applier.pool not in ("", pool):
         message = f"the plan is for pool {pool}, and {applier.name} acts on pool {applier.pool} only"
@@ -60,10 +60,10 @@ def findings_for_applier(planner: Actor, application: ApplyAttempt, *, pool: str
     )
 
 
-def refusal_message(plan: Plan, findings: tuple[Finding, ...], approver: Actor | None) -> str:
+def refusal_message(plan: Plan, violations: tuple[Violation, ...], approver: Actor | None) -> str:
     """Returns why the plan cannot be applied; empty when it can."""
-    overall = verdict(findings)
-    decisive = "; ".join(finding.message for finding in findings if finding.verdict is overall)
+    overall = verdict(violations)
+    decisive = "; ".join(violation.message for violation in violations if violation.verdict is overall)
     if overall is Verdict.REFUSED:
         return decisive
     if overall is Verdict.NEEDS_APPROVAL and approver is None:

@@ -1,6 +1,6 @@
 """The guard: a pure function that checks a proposed change of a pool, the same for every actor.
 
-Its findings depend on numbers, states and the actor's role alone, not on models, prompts or pages.
+Its violations depend on numbers, states and the actor's role alone, not on models, prompts or pages.
 """
 
 import math
@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from astraflow.contract.fleet.instances import Instance, InstanceState, LaunchId
-from astraflow.contract.fleet.plans import Actor, Finding, GuardRule, Role
+from astraflow.contract.fleet.plans import Actor, GuardRule, Role, Violation
 from astraflow.contract.fleet.pools import KillScope, PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from maintainer.fleet.guard.rules import (
     HOUR_S,
     HUMAN_ROLES,
     Limits,
-    budget_findings,
-    kill_findings,
-    rate_findings,
+    budget_violations,
+    kill_violations,
+    rate_violations,
     refused,
-    rejection_findings,
-    stale_findings,
+    rejection_violations,
+    stale_violations,
     unapproved,
 )
 from maintainer.fleet.ledger.lifecycle import COUNTED_STATES, LIVE_STATES
@@ -91,8 +91,8 @@ class ProposedChange:
     """The request names the victims; it does not ask for a size."""
 
 
-def judge(situation: Situation, proposal: ProposedChange, limits: Limits) -> tuple[Finding, ...]:
-    """Returns all findings against a change; empty when it is allowed."""
+def judge(situation: Situation, proposal: ProposedChange, limits: Limits) -> tuple[Violation, ...]:
+    """Returns all violations against a change; empty when it is allowed."""
     return (
         *_switches(situation, proposal),
         *_scope(situation, proposal),
@@ -133,9 +133,9 @@ def hold_s(situation: Situation, proposal: ProposedChange, limits: Limits, *, la
     return min(MAX_HOLD_S, limits.hold_s + (launch_delay_s if proposal.launches else 0.0))
 
 
-def _switches(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
+def _switches(situation: Situation, proposal: ProposedChange) -> Iterator[Violation]:
     role, mode = proposal.actor.role, situation.spec.mode
-    yield from kill_findings(situation.kill, role)
+    yield from kill_violations(situation.kill, role)
     if role in HUMAN_ROLES:
         return
     if mode is Mode.OFF:
@@ -147,7 +147,7 @@ def _switches(situation: Situation, proposal: ProposedChange) -> Iterator[Findin
         )
 
 
-def _scope(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
+def _scope(situation: Situation, proposal: ProposedChange) -> Iterator[Violation]:
     own = {instance.id for instance in situation.instances if instance.state in LIVE_STATES}
     strangers = [victim.id for victim in proposal.victims if victim.id not in own]
     if strangers:
@@ -156,7 +156,7 @@ def _scope(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
         yield refused(GuardRule.KILL, "only an admin can terminate nodes without a drain; plan with a drain")
 
 
-def _bounds(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
+def _bounds(situation: Situation, proposal: ProposedChange) -> Iterator[Violation]:
     spec = situation.spec
     if (
         proposal.target > spec.max_nodes and proposal.target >= situation.size
@@ -172,12 +172,12 @@ def _bounds(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]
         yield refused(GuardRule.BREAKER, message, left_s=left_s)
 
 
-def _budgets(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
+def _budgets(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Violation]:
     if proposal.usd_per_hour_change <= 0:
         return
     spec, change = situation.spec, proposal.usd_per_hour_change
     hour_usd, fleet_hour_usd = situation.usd_per_hour + change, situation.fleet_usd_per_hour + change
-    yield from budget_findings(
+    yield from budget_violations(
         hourly=(
             (GuardRule.USD_PER_HOUR, hour_usd, spec.usd_per_hour_max),
             (GuardRule.FLEET_USD_PER_HOUR, fleet_hour_usd, limits.usd_per_hour_max),
@@ -189,7 +189,7 @@ def _budgets(situation: Situation, proposal: ProposedChange, limits: Limits) -> 
     )
 
 
-def _pace(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
+def _pace(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Violation]:
     """Limits the rate of changes: refuses agents, and asks for approval of changes by people.
 
     The rule is exempt. It has its own limits (scale-ups and scale-downs in ten minutes, launches that count at once)
@@ -197,21 +197,21 @@ def _pace(situation: Situation, proposal: ProposedChange, limits: Limits) -> Ite
     """
     if is_replacement(situation, proposal) or proposal.actor.role is Role.RULE:
         return
-    yield from rate_findings(situation.changed_at, proposal.actor, limits, now=situation.now)
+    yield from rate_violations(situation.changed_at, proposal.actor, limits, now=situation.now)
     changed_s = situation.now - max(situation.changed_at, default=-math.inf)
     if changed_s < min(situation.cool_down_s, HOUR_S):
-        finding = unapproved if proposal.actor.role in HUMAN_ROLES else refused
+        violation = unapproved if proposal.actor.role in HUMAN_ROLES else refused
         left_s = situation.cool_down_s - changed_s
         message = f"the last change has not taken effect yet; retry in {left_s:.0f} s"
-        yield finding(GuardRule.COOL_DOWN, message, left_s=left_s, cool_down_s=situation.cool_down_s)
+        yield violation(GuardRule.COOL_DOWN, message, left_s=left_s, cool_down_s=situation.cool_down_s)
 
 
-def _rejected(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
+def _rejected(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Violation]:
     """Refuses agents a change that a person has rejected, or a larger one. The rule is not affected."""
     if proposal.actor.role is not Role.AGENT or is_replacement(situation, proposal):
         return
     repeated = (item.at for item in situation.rejected if _repeats_rejected(situation, proposal, item))
-    yield from rejection_findings(repeated, limits, now=situation.now)
+    yield from rejection_violations(repeated, limits, now=situation.now)
 
 
 def _repeats_rejected(situation: Situation, proposal: ProposedChange, rejection: Rejection) -> bool:
@@ -239,7 +239,7 @@ def _repeats_rejected_retirement(proposal: ProposedChange, rejection: Rejection)
     return victims >= rejected_victims or (not is_same_kind and proposal.target <= rejection.target)
 
 
-def _retirements(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
+def _retirements(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Violation]:
     if not proposal.victims:
         return
     if situation.hold_until_at is not None and situation.now < situation.hold_until_at:
@@ -252,10 +252,10 @@ def _retirements(situation: Situation, proposal: ProposedChange, limits: Limits)
     if is_last and not proposal.is_kill:
         yield refused(GuardRule.LAST_READY, "the change would retire the last ready node", ready=len(ready))
     if proposal.actor.role not in HUMAN_ROLES:
-        yield from stale_findings("no node is retired", situation.report_age_s, limits)
+        yield from stale_violations("no node is retired", situation.report_age_s, limits)
 
 
-def _reversals(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
+def _reversals(situation: Situation, proposal: ProposedChange) -> Iterator[Violation]:
     """Refuses programs a size below the rule's target, because the rule would order the nodes again."""
     is_size = bool(proposal.victims) and not proposal.is_named
     if not is_size or proposal.actor.role in HUMAN_ROLES or nodes_beyond_rule(situation, proposal) >= 0:
@@ -268,7 +268,7 @@ def _reversals(situation: Situation, proposal: ProposedChange) -> Iterator[Findi
     yield refused(GuardRule.UNDONE, message, target=proposal.target, rule_target=rule)
 
 
-def _distance(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
+def _distance(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Violation]:
     if is_replacement(situation, proposal):
         return
     rule = situation.rule_target if situation.rule_target is not None else situation.size

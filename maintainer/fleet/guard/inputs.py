@@ -10,11 +10,11 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.instances import Instance, InstanceState, LaunchId
 from astraflow.contract.fleet.maintainer import MaintainerMode
-from astraflow.contract.fleet.plans import Actor, Finding, Role
+from astraflow.contract.fleet.plans import Actor, Role, Violation
 from astraflow.contract.fleet.pools import KillScope, PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
-from maintainer.fleet.guard.approval import ApplyAttempt, findings_for_applier
+from maintainer.fleet.guard.approval import ApplyAttempt, violations_for_applier
 from maintainer.fleet.guard.guard import ProposedChange, Rejection, Situation, judge
 from maintainer.fleet.guard.rules import Limits
 
@@ -36,12 +36,12 @@ class GuardInputs:
     application: ApplyAttempt | None = None
     """Attempt to apply the plan; None while the plan is only created."""
 
-    def findings(self) -> tuple[Finding, ...]:
-        """Returns the findings of the current guard."""
-        findings = judge(self.situation, self.proposal, self.limits)
+    def violations(self) -> tuple[Violation, ...]:
+        """Returns the violations of the current guard."""
+        violations = judge(self.situation, self.proposal, self.limits)
         if self.application is None:
-            return findings
-        return findings + findings_for_applier(self.proposal.actor, self.application, pool=self.situation.spec.id)
+            return violations
+        return violations + violations_for_applier(self.proposal.actor, self.application, pool=self.situation.spec.id)
 
     def to_json(self) -> str:
         """Returns the inputs as JSON, for storage and transfer."""

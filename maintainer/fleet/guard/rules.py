@@ -1,11 +1,11 @@
-"""Rules of the guard for every change, of a pool or of the run, with their limits and findings."""
+"""Rules of the guard for every change, of a pool or of the run, with their limits and violations."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from astraflow.contract.fleet.plans import Actor, Finding, GuardRule, Role, Verdict
+from astraflow.contract.fleet.plans import Actor, GuardRule, Role, Verdict, Violation
 from astraflow.contract.fleet.pools import KillScope
 
 HUMAN_ROLES = (Role.OPERATOR, Role.ADMIN)
@@ -36,13 +36,13 @@ class Limits:
     """Budget of all pools together for a UTC day."""
 
 
-def verdict(findings: tuple[Finding, ...]) -> Verdict:
-    """Returns the strictest verdict of the findings."""
-    verdicts = {finding.verdict for finding in findings}
+def verdict(violations: tuple[Violation, ...]) -> Verdict:
+    """Returns the strictest verdict of the violations."""
+    verdicts = {violation.verdict for violation in violations}
     return next((strict for strict in (Verdict.REFUSED, Verdict.NEEDS_APPROVAL) if strict in verdicts), Verdict.ALLOWED)
 
 
-def kill_findings(kill: KillScope, role: Role) -> Iterator[Finding]:
+def kill_violations(kill: KillScope, role: Role) -> Iterator[Violation]:
     """Yields refusals by the kill switch."""
     if kill is KillScope.ALL:
         yield refused(GuardRule.KILL_SWITCH, "the kill switch is on for all changes; an admin can turn it off")
@@ -52,7 +52,7 @@ def kill_findings(kill: KillScope, role: Role) -> Iterator[Finding]:
         )
 
 
-def stale_findings(what: str, age_s: float | None, limits: Limits) -> Iterator[Finding]:
+def stale_violations(what: str, age_s: float | None, limits: Limits) -> Iterator[Violation]:
     """Yields a refusal without a current report. what: sentence about the missing change."""
     if age_s is None or age_s > limits.stale_after_s:
         report = "no report yet" if age_s is None else f"the last report is {age_s:.0f} s old"
@@ -60,17 +60,17 @@ def stale_findings(what: str, age_s: float | None, limits: Limits) -> Iterator[F
         yield refused(GuardRule.STALE, f"{what} without a current report of dataflow ({report})", **numbers)
 
 
-def rate_findings(changed_at: Iterable[float], actor: Actor, limits: Limits, *, now: float) -> Iterator[Finding]:
+def rate_violations(changed_at: Iterable[float], actor: Actor, limits: Limits, *, now: float) -> Iterator[Violation]:
     """Yields a refusal, for people a request for approval, above the changes of an hour. changed_at: oldest first."""
     recent = [at for at in changed_at if now - at < HOUR_S]
     if len(recent) >= limits.changes_per_hour:
-        finding = unapproved if actor.role in HUMAN_ROLES else refused
+        violation = unapproved if actor.role in HUMAN_ROLES else refused
         left_s = HOUR_S - (now - recent[-limits.changes_per_hour])
         message = f"{len(recent)} plans were applied within the hour; the next is allowed in {left_s:.0f} s"
-        yield finding(GuardRule.RATE, message, applied=len(recent), limit=limits.changes_per_hour, left_s=left_s)
+        yield violation(GuardRule.RATE, message, applied=len(recent), limit=limits.changes_per_hour, left_s=left_s)
 
 
-def rejection_findings(rejected_at: Iterable[float], limits: Limits, *, now: float) -> Iterator[Finding]:
+def rejection_violations(rejected_at: Iterable[float], limits: Limits, *, now: float) -> Iterator[Violation]:
     """Yields a refusal while a rejection counts. rejected_at: times at which people rejected this change."""
     left_s = limits.rejected_s - (now - max(rejected_at, default=-math.inf))
     if left_s > 0:
@@ -78,7 +78,7 @@ def rejection_findings(rejected_at: Iterable[float], limits: Limits, *, now: flo
         yield refused(GuardRule.REJECTED, message, left_s=left_s)
 
 
-def budget_findings(*, hourly: Iterable[Cost], daily: Iterable[Cost]) -> Iterator[Finding]:
+def budget_violations(*, hourly: Iterable[Cost], daily: Iterable[Cost]) -> Iterator[Violation]:
     """Yields refusals of costs above their budgets. daily: the cost so far today and that of the next hour."""
     for rule, usd, budget in hourly:
         if budget is not None and usd > budget + 1e-9:
@@ -92,14 +92,14 @@ def budget_findings(*, hourly: Iterable[Cost], daily: Iterable[Cost]) -> Iterato
             yield refused(rule, message, usd=usd, limit=budget)
 
 
-def refused(code: GuardRule, message: str, **numbers: float) -> Finding:
-    """Returns a finding that refuses the change."""
-    return Finding(code=code, verdict=Verdict.REFUSED, message=message, numbers=_rounded(numbers))
+def refused(code: GuardRule, message: str, **numbers: float) -> Violation:
+    """Returns a violation that refuses the change."""
+    return Violation(code=code, verdict=Verdict.REFUSED, message=message, numbers=_rounded(numbers))
 
 
-def unapproved(code: GuardRule, message: str, **numbers: float) -> Finding:
-    """Returns a finding that requires approval by a person."""
-    return Finding(code=code, verdict=Verdict.NEEDS_APPROVAL, message=message, numbers=_rounded(numbers))
+def unapproved(code: GuardRule, message: str, **numbers: float) -> Violation:
+    """Returns a violation that requires approval by a person."""
+    return Violation(code=code, verdict=Verdict.NEEDS_APPROVAL, message=message, numbers=_rounded(numbers))
 
 
 def _rounded(numbers: Mapping[str, float]) -> dict[str, float]:

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet.plans import Actor, Finding, GuardRule, Role
+from astraflow.contract.fleet.plans import Actor, GuardRule, Role, Violation
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.run_changes import RUN, RunAction, RunChange
-from maintainer.fleet.guard.approval import ApplyAttempt, findings_for_applier
+from maintainer.fleet.guard.approval import ApplyAttempt, violations_for_applier
 from maintainer.fleet.guard.inputs import GuardInputs
 from maintainer.fleet.guard.rules import (
     HUMAN_ROLES,
     Limits,
-    budget_findings,
-    kill_findings,
-    rate_findings,
+    budget_violations,
+    kill_violations,
+    rate_violations,
     refused,
-    rejection_findings,
-    stale_findings,
+    rejection_violations,
+    stale_violations,
     unapproved,
 )
 
@@ -65,12 +65,12 @@ class RunGuardInputs:
     application: ApplyAttempt | None = None
     """Attempt to apply the plan; None while it is only created."""
 
-    def findings(self) -> tuple[Finding, ...]:
-        """Returns the findings of the current guard."""
-        findings = judge_run(self.situation, self.actor, self.change, self.limits)
+    def violations(self) -> tuple[Violation, ...]:
+        """Returns the violations of the current guard."""
+        violations = judge_run(self.situation, self.actor, self.change, self.limits)
         if self.application is None:
-            return findings
-        return findings + findings_for_applier(self.actor, self.application, pool=RUN)
+            return violations
+        return violations + violations_for_applier(self.actor, self.application, pool=RUN)
 
     def to_json(self) -> str:
         """Returns the inputs as JSON, for storage and transfer."""
@@ -101,34 +101,34 @@ def parse_inputs(text: str) -> GuardInputs | RunGuardInputs:
     return RunGuardInputs.parse(text) if is_run else GuardInputs.parse(text)
 
 
-def judge_run(situation: RunSituation, actor: Actor, change: RunChange, limits: Limits) -> tuple[Finding, ...]:
-    """Returns all findings against a change of the run; empty when it is allowed."""
+def judge_run(situation: RunSituation, actor: Actor, change: RunChange, limits: Limits) -> tuple[Violation, ...]:
+    """Returns all violations against a change of the run; empty when it is allowed."""
     return (
-        *kill_findings(situation.kill, actor.role),
+        *kill_violations(situation.kill, actor.role),
         *_approval(situation, actor, change, limits),
         *_place(situation, change),
-        *rate_findings(situation.changed_at, actor, limits, now=situation.now),
+        *rate_violations(situation.changed_at, actor, limits, now=situation.now),
         *_rejected(situation, actor, change, limits),
         *_budgets(situation, change, limits),
     )
 
 
-def _approval(situation: RunSituation, actor: Actor, change: RunChange, limits: Limits) -> Iterator[Finding]:
+def _approval(situation: RunSituation, actor: Actor, change: RunChange, limits: Limits) -> Iterator[Violation]:
     if actor.role in HUMAN_ROLES:
         return
     if change.action not in UNAPPROVED_ACTIONS:
         yield unapproved(GuardRule.RUN, f"a person must approve a program's change of the run ({change.action.value})")
-    yield from stale_findings("no program changes the run", situation.report_age_s, limits)
+    yield from stale_violations("no program changes the run", situation.report_age_s, limits)
 
 
-def _place(situation: RunSituation, change: RunChange) -> Iterator[Finding]:
+def _place(situation: RunSituation, change: RunChange) -> Iterator[Violation]:
     if change.action in (RunAction.STOP, RunAction.FORK) and not situation.has_folder:
         yield refused(
             GuardRule.SCOPE, f"the run's folder is on another machine; `astraflow {change.action.value}` works there"
         )
 
 
-def _rejected(situation: RunSituation, actor: Actor, change: RunChange, limits: Limits) -> Iterator[Finding]:
+def _rejected(situation: RunSituation, actor: Actor, change: RunChange, limits: Limits) -> Iterator[Violation]:
     """Refuses agents a change that a person has rejected; a fork also with another rate."""
     if actor.role is Role.AGENT:
         repeated = (
@@ -136,14 +136,14 @@ def _rejected(situation: RunSituation, actor: Actor, change: RunChange, limits: 
             for rejection in situation.rejected
             if (rejection.change.action, rejection.change.subject) == (change.action, change.subject)
         )
-        yield from rejection_findings(repeated, limits, now=situation.now)
+        yield from rejection_violations(repeated, limits, now=situation.now)
 
 
-def _budgets(situation: RunSituation, change: RunChange, limits: Limits) -> Iterator[Finding]:
+def _budgets(situation: RunSituation, change: RunChange, limits: Limits) -> Iterator[Violation]:
     """Refuses a fork that would cost too much: its nodes cost as much as those of this run, which goes on."""
     if change.action is RunAction.FORK and situation.usd_per_hour > 0:
         hour_usd = 2 * situation.usd_per_hour
-        yield from budget_findings(
+        yield from budget_violations(
             hourly=((GuardRule.FLEET_USD_PER_HOUR, hour_usd, limits.usd_per_hour_max),),
             daily=((GuardRule.FLEET_USD_PER_DAY, situation.usd_today + hour_usd, limits.usd_per_day_max),),
         )

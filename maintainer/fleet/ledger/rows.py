@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from astraflow.contract.fleet.decisions import AppliedChange, Decision
 from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
 from astraflow.contract.fleet.maintainer import MaintainerMode, Proposal, ProposalState, TranscriptEntry
-from astraflow.contract.fleet.plans import Actor, Finding, Plan, Role
+from astraflow.contract.fleet.plans import Actor, Plan, Role, Violation
 from astraflow.contract.fleet.pools import KillScope, PoolSpec
 from astraflow.contract.ids import PoolId
 from astraflow.contract.record_kinds import RecordKind, Severity
@@ -40,7 +40,7 @@ _DECISION = ("ordinal", "at", "actor", "reason", "cause", "key")
 _ENTRY = ("ordinal", "at", "wake", "kind", "previous", "hash")
 
 _PLAN_JSON, _SPEC_JSON, _LAUNCH_JSON = TypeAdapter(Plan), TypeAdapter(PoolSpec), TypeAdapter(LaunchSpec)
-_FINDINGS_JSON, _CHANGE_JSON = TypeAdapter(tuple[Finding, ...]), TypeAdapter(AppliedChange)
+_FINDINGS_JSON, _CHANGE_JSON = TypeAdapter(tuple[Violation, ...]), TypeAdapter(AppliedChange)
 
 
 def pool_row(pool: PoolRecord) -> PoolRow:

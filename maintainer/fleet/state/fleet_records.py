@@ -6,7 +6,7 @@ from typing import Any
 from astraflow.contract.fleet.decisions import AppliedChange, Decision
 from astraflow.contract.fleet.instances import Cause, InstanceState, LaunchId
 from astraflow.contract.fleet.maintainer import Proposal, ProposalState
-from astraflow.contract.fleet.plans import Actor, Finding, Plan
+from astraflow.contract.fleet.plans import Actor, Plan, Violation
 from astraflow.contract.record_kinds import RecordKind, Severity
 from astraflow.contract.values import Values
 from astraflow.runtime.logs import get_logger
@@ -41,7 +41,7 @@ class FleetRecords:
         cause: str = "",
         severity: Severity | None = None,
         key: str = "",
-        findings: tuple[Finding, ...] = (),
+        findings: tuple[Violation, ...] = (),
         change: AppliedChange | None = None,
     ) -> Decision:
         """Returns an audit log entry with the next number. Call it inside `Ledger.change`."""
@@ -70,7 +70,7 @@ class FleetRecords:
 
         return await self._fleet.ledger.change(decide)
 
-    def refusal(self, plan: Plan, objection: str, applier: Actor, findings: tuple[Finding, ...], key: str) -> Changes:
+    def refusal(self, plan: Plan, objection: str, applier: Actor, findings: tuple[Violation, ...], key: str) -> Changes:
         """Returns the entry of a refused plan. Call it inside `Ledger.change`."""
         decision = self.decision(
             RecordKind.REFUSE,

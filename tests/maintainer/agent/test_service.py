@@ -238,7 +238,7 @@ async def _with_verdicts(path: Path, *, verdict: str = "refused") -> None:
     )  # fmt: skip
     proposal = guard.ProposedChange(actor=HAL, target=9, launches=9, victims=(), usd_per_hour_change=9.0)
     evidence = GuardInputs(situation=situation, proposal=proposal, limits=Limits())
-    findings = [[finding.code.value, finding.verdict.value, finding.message] for finding in evidence.findings()]
+    findings = [[finding.code.value, finding.verdict.value, finding.message] for finding in evidence.violations()]
     body = {"plan": "p", "pool": "eu", "guard": json.loads(evidence.to_json()), "findings": findings}
     with Transcript(path, ManualClock()) as transcript:
         assert line_of(await transcript.add(Kind.VERDICT, {**body, "verdict": verdict}))

@@ -8,7 +8,7 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.decisions import AppliedChange
-from astraflow.contract.fleet.plans import Finding, GuardRule, PlanRequest, Verdict
+from astraflow.contract.fleet.plans import GuardRule, PlanRequest, Verdict, Violation
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import problem_record
 from astraflow.contract.reports.report import Report
@@ -169,7 +169,7 @@ async def test_the_model_gets_the_rule_of_every_finding(tmp_path: Path) -> None:
     async with scene(tmp_path) as here:
         snapshot, signals = await here.maintainer._observe()
         plan = await here.parts.fleet_manager.plans.make(PlanRequest(pool=POOL, actor=HAL, reason="a test", target=1))
-    findings = tuple(Finding(code=rule, verdict=Verdict.REFUSED, message="a test") for rule in GuardRule)
+    findings = tuple(Violation(code=rule, verdict=Verdict.REFUSED, message="a test") for rule in GuardRule)
     view = plan_view(ViewContext(snapshot, signals, Names(b"key")), replace(plan, findings=findings))
     assert [finding["code"] for finding in view.model_dump(mode="json")["findings"]] == [
         rule.value for rule in GuardRule

@@ -121,7 +121,7 @@ async def test_a_refusal_carries_the_guards_inputs(tmp_path: Path) -> None:
         with pytest.raises(PlanRefused, check=lambda problem: problem.code == "fleet.plan_refused") as refused:
             await fleet.apply(plan.id, key="k")
         inputs = GuardInputs.parse(refused.value.guard_json)
-        assert {finding.code.value for finding in inputs.findings()} == {"kill_switch", "mode"}
+        assert {finding.code.value for finding in inputs.violations()} == {"kill_switch", "mode"}
         assert inputs.proposal.actor == HAL
         assert nodes(await fleet.status()) == {}
 

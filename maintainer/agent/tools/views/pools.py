@@ -174,7 +174,7 @@ def judged_fields(view_context: ViewContext, plan: Plan) -> dict[str, Any]:
         "usd_per_hour_change": rounded(plan.usd_per_hour_change),
         "verdict": plan.verdict,
         "needs_approval": plan.needs_approval,
-        "findings": [outputs.FindingView(code=finding.code, verdict=finding.verdict) for finding in plan.findings],
+        "findings": [outputs.ViolationView(code=finding.code, verdict=finding.verdict) for finding in plan.findings],
         "expires_in_s": seconds_left(plan.expires_at, view_context.snapshot.at),
     }
 

@@ -116,7 +116,7 @@ async def test_a_plan_is_judged_again_when_it_is_applied(tmp_path: Path) -> None
     with raises_code(PlanRefused, "fleet.plan_refused", "kill switch") as refused:
         await parts.fleet_manager.apply(plan.id, key="k")
     inputs = GuardInputs.parse(refused.value.guard_json)
-    assert [finding.code.value for finding in inputs.findings()] == ["kill_switch"]
+    assert [finding.code.value for finding in inputs.violations()] == ["kill_switch"]
     assert inputs.application is not None
     assert inputs.application.applier == HAL
     assert parts.states() == {}

@@ -184,12 +184,12 @@ def test_the_guard_refuses_by_budget_pace_place_and_age(
     changes: dict[str, Any], change: RunChange, limits: Limits, refusals: set[GuardRule]
 ) -> None:
     inputs = RunGuardInputs(situation=situation(**changes), actor=AGENT, change=change, limits=limits)
-    findings = inputs.findings()
+    findings = inputs.violations()
     assert {finding.code for finding in findings if finding.verdict is Verdict.REFUSED} == refusals
     assert GuardRule.RUN in {finding.code for finding in findings}
     again = parse_inputs(inputs.to_json())
-    assert (again, again.findings()) == (inputs, findings)
-    people = replace(inputs, actor=ALICE).findings()
+    assert (again, again.violations()) == (inputs, findings)
+    people = replace(inputs, actor=ALICE).violations()
     assert {finding.code for finding in people} == refusals - {GuardRule.STALE}
 
 

@@ -82,10 +82,10 @@ def evidence(draw: st.DrawFn) -> GuardInputs:
 @given(evidence())
 def test_stored_inputs_get_the_same_verdict(inputs: GuardInputs) -> None:
     again = GuardInputs.parse(inputs.to_json())
-    of_plan, findings_for_applier = judge(inputs.situation, inputs.proposal, inputs.limits), inputs.findings()
-    assert again.findings() == findings_for_applier
-    assert findings_for_applier[: len(of_plan)] == of_plan
-    assert inputs.application is not None or findings_for_applier == of_plan
+    of_plan, violations_for_applier = judge(inputs.situation, inputs.proposal, inputs.limits), inputs.violations()
+    assert again.violations() == violations_for_applier
+    assert violations_for_applier[: len(of_plan)] == of_plan
+    assert inputs.application is not None or violations_for_applier == of_plan
     assert again.to_json() == inputs.to_json()
     assert "secret-looking" not in inputs.to_json()
 
@@ -126,7 +126,7 @@ def test_the_applier_is_judged_again_and_older_records_are_readable() -> None:
     def codes(applier: Actor, mode: MaintainerMode | None, *, is_proposed: bool = False) -> list[str]:
         applying = ApplyAttempt(applier=applier, mode=mode, is_proposed=is_proposed)
         again = GuardInputs.parse(replace(inputs, application=applying).to_json())
-        return [finding.code.value for finding in again.findings()]
+        return [finding.code.value for finding in again.violations()]
 
     assert codes(agent, MaintainerMode.AUTO) == []
     assert codes(agent, MaintainerMode.PROPOSE) == ["maintainer_mode"]
@@ -138,4 +138,4 @@ def test_the_applier_is_judged_again_and_older_records_are_readable() -> None:
     again = GuardInputs.parse(json.dumps(old))
     assert (again.application, again.situation.rejected, again.situation.unmanaged) == (None, (), 0)
     assert again.limits == Limits()
-    assert again.findings() == inputs.findings() == ()
+    assert again.violations() == inputs.violations() == ()
