@@ -1,29 +1,22 @@
 """JSON form of reports: for `/api/v1/report` and for records of runs, and the parts that pages read back."""
 
+import builtins
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+import types
+from collections import abc
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar, get_origin
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
 
-from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.plugins import PlannedPlugins, PluginKind, PluginSlot
-from astraflow.contract.record_kinds import RecordKind, Severity
+from astraflow.contract.plugins import PluginKind
 from astraflow.contract.records import Record
-from astraflow.contract.reports.report import (
-    Event,
-    FlowReport,
-    Pace,
-    Report,
-    StreamGroups,
-    StreamReport,
-    TrainingReport,
-)
+from astraflow.contract.reports.report import Event, FlowReport, Report, StreamReport
 from astraflow.runtime.logs import get_logger
 
 T = TypeVar("T")
@@ -78,102 +71,61 @@ def report_from_json(text: str) -> RecordedReport:
     content = content if isinstance(content, dict) else {}
     return RecordedReport(
         simulated=tuple(map(str, content.get("simulated") or ())),
-        flows=_read_tables(_flow, content.get("flows")),
-        streams=_read_tables(_stream, content.get("streams")),
-        events=_read_tables(_event, content.get("events")),
-        plugin_kinds=_read_tables(_plugin_kind, content.get("plugin_kinds")),
-        learning_faults=_read_tables(_record, content.get("learning_faults")),
+        flows=_read_tables(FlowReport, content.get("flows")),
+        streams=_read_tables(StreamReport, content.get("streams")),
+        events=_read_tables(Event, content.get("events")),
+        plugin_kinds=_read_tables(PluginKind, content.get("plugin_kinds")),
+        learning_faults=_read_tables(Record, content.get("learning_faults")),
     )
 
 
-def _read_tables(read: Callable[[dict[str, Any]], T], content: Any) -> tuple[T, ...]:
+def _read_tables(kind: type[T], content: Any) -> tuple[T, ...]:
     """Returns the readable entries of a list; other releases recorded other fields."""
     tables: list[T] = []
     for table in content if isinstance(content, list) else ():
         try:
-            tables.append(read(table))
+            tables.append(_read(kind, table))
         except (ArithmeticError, AttributeError, InvalidInput, LookupError, TypeError, ValueError) as problem:
             log.warning("recorded table not read", problem=f"{type(problem).__name__}: {problem}")
     return tuple(tables)
 
 
-def _with_defaults(kind: type[T], content: dict[str, Any]) -> T:
-    """Builds a dataclass, with empty defaults for missing fields and without unknown ones."""
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # T is a dataclass
-    empty = {
-        field.name: _default_of(get_origin(field.type) or field.type)
-        for field in fields
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if field.name not in content
-    }
-    field_names = {field.name for field in fields}
-    return kind(**empty | {name: value for name, value in content.items() if name in field_names})
+def _read(kind: Any, content: Any) -> Any:
+    """Builds a value of a type from its JSON. Fields that the type does not have are left out, and fields that were not
+    recorded are empty; null is a number that was not finite."""
+    arguments = get_args(kind)
+    match get_origin(kind) or kind:
+        case types.UnionType:
+            return None if content is None else _read(arguments[0], content)
+        case abc.Mapping:
+            to_key = int if arguments[0] is int else str
+            return {to_key(key): _read(arguments[1], value) for key, value in content.items()}
+        case builtins.tuple:
+            return tuple(_read(arguments[0], item) for item in content)
+        case builtins.float:
+            return math.nan if content is None else content
+        case type() as of if dataclasses.is_dataclass(of):
+            return of(**_fields(of, content))
+        case type() as of if issubclass(of, Enum):
+            return of(content)
+    return content
 
 
-def _default_of(kind: Any) -> Any:
-    return next(value for of, value in _DEFAULTS if issubclass(kind, of))
-
-
-def _flow(content: dict[str, Any]) -> FlowReport:
-    filters = tuple(content.get("filters", ()))
-    return _with_defaults(FlowReport, content | {"filters": filters, "planned": _planned(content)})
-
-
-def _stream(content: dict[str, Any]) -> StreamReport:
-    pace, batching, training = (content.get(name) for name in ("pace", "batching", "training"))
-    training = _numbers(training or {})
-    latest = {name: tuple(training.get(name, ())) for name in ("rewards", "losses")}
-    more = {
-        "staleness": {int(age): rows for age, rows in content.get("staleness", {}).items()},
-        "groups": _with_defaults(StreamGroups, content.get("groups", {})),
-        "training": _with_defaults(TrainingReport, training | latest),
-        "planned": _planned(content),
-        "pace": None if pace is None else _with_defaults(Pace, pace),
-        "batching": None if batching is None else _with_defaults(BatchingFacts, batching),
-    }
-    return _with_defaults(StreamReport, _numbers(content) | more)
-
-
-def _numbers(content: dict[str, Any]) -> dict[str, Any]:
-    return {key: math.nan if value is None else value for key, value in content.items()}
-
-
-def _event(content: dict[str, Any]) -> Event:
-    return Event(
-        ordinal=int(content["ordinal"]),
-        at=float(content["at"]),
-        repeats=int(content.get("repeats", 0)),
-        **_record_fields(content),
-    )
-
-
-def _record(content: dict[str, Any]) -> Record:
-    return Record(**_record_fields(content))
-
-
-def _record_fields(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a record; earlier releases recorded a message instead of values."""
-    return {
-        "kind": RecordKind(content["kind"]),
-        "subject": str(content["subject"]),
-        "actor": str(content.get("actor", "")),
-        "reason": str(content.get("reason", "")),
-        "cause": str(content.get("cause", "")),
-        "severity": Severity(content.get("severity", "info")),
-        "values": content["values"] if "values" in content else {"text": str(content["message"])},
+def _fields(kind: Any, content: Mapping[str, Any]) -> dict[str, Any]:
+    hints, fields = get_type_hints(kind), dataclasses.fields(kind)
+    missing = (field for field in fields if field.default is field.default_factory is dataclasses.MISSING)
+    empty = {field.name: _empty(hints[field.name]) for field in missing if field.name not in content}
+    return empty | {
+        field.name: _read(hints[field.name], content[field.name]) for field in fields if field.name in content
     }
 
 
-def _plugin_kind(content: dict[str, Any]) -> PluginKind:
-    return PluginKind(slot=PluginSlot(content["slot"]), kind=str(content["kind"]), summary=str(content["summary"]))
-
-
-def _planned(content: dict[str, Any]) -> tuple[PlannedPlugins, ...]:
-    """Returns the planned plugins, which earlier releases did not record."""
-    return tuple(
-        PlannedPlugins(**planned | {"slot": PluginSlot(planned["slot"]), "specs": tuple(planned["specs"])})
-        for planned in content.get("planned", ())
-    )
+def _empty(kind: Any) -> Any:
+    """Returns the value of a field that was not recorded."""
+    origin = get_origin(kind) or kind
+    if dataclasses.is_dataclass(origin):
+        return _read(origin, {})
+    return next(value for of, value in _DEFAULTS if issubclass(origin, of))
 
 
 def json_value(value: Any) -> Any:

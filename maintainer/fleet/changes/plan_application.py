@@ -3,9 +3,11 @@
 from dataclasses import asdict, replace
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from astraflow.contract.fleet.decisions import AppliedChange
-from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
-from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest, Verdict
+from astraflow.contract.fleet.instances import Cause, Instance, InstanceState
+from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanRequest, Verdict
 from astraflow.contract.fleet.pools import PoolSpec
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import render_summary
@@ -23,6 +25,8 @@ from maintainer.fleet.state.idempotency import IdempotentReplies
 
 MIN_CHANGE_TIMES = 16
 """Times of changes that a pool keeps at least; more where the limits allow more changes within an hour."""
+
+_APPLIED = TypeAdapter(AppliedPlan)
 
 
 class PlanApplier:
@@ -151,12 +155,4 @@ def _values(plan: Plan, assessment: PlanAssessment, approver: Actor | None, appl
 
 def applied(answer: dict[str, Any]) -> AppliedPlan:
     """Returns the stored reply of an applied plan."""
-    return AppliedPlan(
-        plan=PlanId(answer["plan"]),
-        decision=answer["decision"],
-        launched=tuple(LaunchId(launch) for launch in answer["launched"]),
-        retired=tuple(LaunchId(launch) for launch in answer["retired"]),
-        message=answer["message"],
-        guard_json=answer.get("guard_json", ""),
-        hold_until_at=answer.get("hold_until_at"),
-    )
+    return _APPLIED.validate_python(answer)
