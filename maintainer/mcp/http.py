@@ -8,16 +8,12 @@ import asyncio
 import hmac
 import os
 import secrets
-import socket
 import ssl
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import uvicorn
 from mcp.server import MCPServer
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.requests import Request
@@ -25,7 +21,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.http.hosts import proxy_url
+from astraflow.runtime.http.hosts import WILDCARDS, is_loopback, proxy_url
+from astraflow.runtime.http.server import listening, serving_http
 
 TOKEN = "ASTRAFLOW_MCP_TOKEN"  # noqa: S105 (the variable's name, not a secret)
 TOKEN_FILE = "mcp.token"  # noqa: S105 (the file's name, not a secret)
@@ -33,8 +30,6 @@ MIN_TOKEN_CHARACTERS = 20
 """Minimum length of a token, characters."""
 PATH = "/mcp"
 MAX_BODY_BYTES = 1 << 20
-_WILDCARD_HOSTS = ("0.0.0.0", "::")  # noqa: S104 (compared, not bound)
-"""Addresses that a server can listen on but a client cannot connect to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +69,13 @@ class McpEndpoint:
                 "cannot set up TLS: --behind-proxy already provides it; drop --behind-proxy or the certificate and key",
                 code="mcp.invalid_tls",
             )
-        if not (self.certificate or self.behind_proxy.startswith("https:") or _is_loopback(self.host)):
+        if not (self.certificate or self.behind_proxy.startswith("https:") or is_loopback(self.host)):
             raise InvalidInput(
                 f"cannot serve MCP on {self.host!r}: the token would travel unencrypted beyond this machine; listen on "
                 "127.0.0.1, give --tls-certificate and --tls-key, or use a TLS proxy with --behind-proxy https://NAME",
                 code="mcp.tls_required",
             )
-        if self.host in _WILDCARD_HOSTS and not (self.names or self.behind_proxy):
+        if self.host in WILDCARDS and not (self.names or self.behind_proxy):
             raise InvalidInput(
                 f"cannot serve MCP on {self.host!r}: clients need a host name; give one with --advertise NAME",
                 code="mcp.host_name_missing",
@@ -90,7 +85,7 @@ class McpEndpoint:
 
     def hosts(self, port: int) -> list[str]:
         """Accepted values of the Host header: names of this server, and of the proxy in front."""
-        loopback = ("127.0.0.1", "localhost", "[::1]") if _is_loopback(self.host) else ()
+        loopback = ("127.0.0.1", "localhost", "[::1]") if is_loopback(self.host) else ()
         named = dict.fromkeys((*loopback, _bracketed(self.host), *(_bracketed(name) for name in self.names)))
         return [*(f"{name}:{port}" for name in named), *self._hosts_of_proxy()]
 
@@ -98,7 +93,7 @@ class McpEndpoint:
         """URL for clients."""
         if self.behind_proxy:
             return self.behind_proxy + PATH
-        name = self.names[0] if self.host in _WILDCARD_HOSTS else self.host
+        name = self.names[0] if self.host in WILDCARDS else self.host
         return f"{'https' if self.certificate else 'http'}://{_bracketed(name)}:{port}{PATH}"
 
     def _hosts_of_proxy(self) -> list[str]:
@@ -157,63 +152,23 @@ async def serve_http(
     server: MCPServer, endpoint: McpEndpoint, *, stop: asyncio.Event, on_ready: Callable[[str], None]
 ) -> None:
     """Serves until `stop` is set. on_ready: called with the URL. Raises: InvalidInput if it cannot listen."""
-    try:
-        listener = socket.create_server(
-            (endpoint.host, endpoint.port), family=socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-        )
-    except OSError as problem:
-        raise InvalidInput(
-            f"cannot listen on {endpoint.host}:{endpoint.port}: {problem}; use another address or port",
-            code="mcp.cannot_listen",
-        ) from None
-    with listener:
+    with listening(endpoint.host, endpoint.port) as listener:
         port = listener.getsockname()[1]
         hosts = endpoint.hosts(port)
         app = server.streamable_http_app(
             streamable_http_path=PATH, max_request_body_size=MAX_BODY_BYTES, transport_security=security(hosts)
         )
-        config = uvicorn.Config(
-            app=TokenMiddleware(app, token=endpoint.token, hosts=hosts, public_path=urlsplit(endpoint.url(port)).path),
-            log_config=None,
+        async with serving_http(
+            TokenMiddleware(app, token=endpoint.token, hosts=hosts, public_path=urlsplit(endpoint.url(port)).path),
+            listener,
+            drain_s=2,
+            lifespan="on",
             log_level="warning",
-            access_log=False,
-            server_header=False,
             ssl_certfile=endpoint.certificate,
             ssl_keyfile=endpoint.key,
-            timeout_graceful_shutdown=2,
-            lifespan="on",
-        )
-        http_server = _Server(config, lambda: on_ready(endpoint.url(port)))
-        await http_server.run_until(stop, listener)
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn server without signal handlers: the process handles signals (runtime.service)."""
-
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_ready = on_ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._on_ready()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def run_until(self, stop: asyncio.Event, listener: socket.socket) -> None:
-        """Serves until `stop` is set; lets requests in flight finish within the grace period."""
-        serve_task = asyncio.create_task(self.serve(sockets=[listener]))
-        stop_task = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait({serve_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
-            self.should_exit = True
-            await serve_task
-        finally:
-            stop_task.cancel()
-            serve_task.cancel()
-            await asyncio.gather(serve_task, stop_task, return_exceptions=True)
+        ):
+            on_ready(endpoint.url(port))
+            await stop.wait()
 
 
 def load_or_create_token(directory: Path) -> tuple[str, str]:
@@ -249,13 +204,6 @@ def _check_files(certificate: Path, key: Path) -> None:
             "use matching PEM files",
             code="mcp.invalid_tls",
         ) from None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _bracketed(host: str) -> str:

@@ -45,13 +45,12 @@ async def serving_http(app: Any, listener: socket.socket, *, drain_s: int = 1, *
     server = _Server(
         uvicorn.Config(
             app,
-            lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=drain_s,
-            **{"ws": "none"} | options,
+            **{"ws": "none", "lifespan": "off"} | options,
         )
     )
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -707,7 +707,7 @@ def test_a_port_in_use_is_refused() -> None:
         from maintainer.mcp.http import serve_http
 
         endpoint = McpEndpoint(token=SECRET, port=listener.getsockname()[1])
-        with pytest.raises(InvalidInput, check=lambda problem: problem.code == "mcp.cannot_listen"):
+        with pytest.raises(InvalidInput, check=lambda problem: problem.code == "listen.address_unavailable"):
             asyncio.run(serve_http(None, endpoint, stop=asyncio.Event(), on_ready=print))  # type: ignore[arg-type]  # not reached
 
 
