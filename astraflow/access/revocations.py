@@ -1,11 +1,11 @@
 """Revoked credentials, shared by the services of a run through a file that is checked on every call."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from astraflow.contract.errors import Unavailable
+from astraflow.runtime.folders.private_files import write_private
 from astraflow.runtime.logs import get_logger
 
 log = get_logger()
@@ -51,7 +51,7 @@ class Revocations:
             every = {**self._until, **self._unwritten}
             self._until = {credential: until for credential, until in every.items() if until > now}
             if self._path is not None:
-                _write(self._path, self._until)
+                write_private(self._path, json.dumps(self._until), is_durable=True)
         except (OSError, Unavailable) as cause:
             if not self.problem:
                 log.error("revocations_not_written", credentials=len(self._unwritten), problem=str(cause))
@@ -81,13 +81,3 @@ class Revocations:
                 "permissions",
                 code="credential.unreadable_revocations",
             ) from problem
-
-
-def _write(path: Path, until: Mapping[str, float]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(dict(until), file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

@@ -2,11 +2,11 @@
 
 import base64
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from astraflow.contract.errors import InvalidInput, StorageFull
+from astraflow.runtime.folders.private_files import write_private
 from astraflow.wire.channel import ClientTls
 from astraflow.wire.errors import is_disk_full
 
@@ -59,16 +59,9 @@ class CredentialFile:
         content = {name: getattr(credential, name) for name in ("address", "dataflow", "role", "name", "credential")}
         content |= {"expires_at": credential.expires_at}
         content |= {"tls": {name: base64.b64encode(value).decode() for name, value in pem.items() if value is not None}}
-        partial = self._folder / f".{FILE_NAME}.partial"
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            partial.unlink(missing_ok=True)  # a leftover may be readable by others
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(content, file)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self._folder / FILE_NAME)
+            write_private(self._folder / FILE_NAME, json.dumps(content), is_durable=True)
         except OSError as problem:
             if is_disk_full(problem):
                 raise StorageFull(

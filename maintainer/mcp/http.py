@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.folders.private_files import write_private
 from astraflow.runtime.http.hosts import WILDCARDS, is_loopback, proxy_url
 from astraflow.runtime.http.server import listening, serving_http
 
@@ -183,8 +184,7 @@ def load_or_create_token(directory: Path) -> tuple[str, str]:
     try:
         if not path.exists():
             directory.mkdir(parents=True, exist_ok=True)
-            path.touch(mode=0o600)
-            path.write_text(secrets.token_urlsafe(32) + "\n", encoding="ascii")
+            write_private(path, secrets.token_urlsafe(32) + "\n")
         return path.read_text(encoding="ascii").strip(), str(path)
     except (OSError, UnicodeError) as problem:
         raise InvalidInput(

@@ -1,6 +1,7 @@
 """Join tokens and their credentials over real gRPC without TLS; tests/system/test_secured.py covers TLS."""
 
 import asyncio
+import errno
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -25,6 +26,7 @@ from astraflow.contract.records import render
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.dataflow.service import serve
 from astraflow.runtime.clock import SystemClock
+from astraflow.runtime.folders.private_files import write_private
 from astraflow.wire.channel import dial
 from astraflow.wire.pb import enrollment_pb2 as pb
 from astraflow.wire.pb.enrollment_pb2_grpc import EnrollmentStub
@@ -450,13 +452,17 @@ async def test_revoking_a_reusable_token_revokes_its_credentials(tmp_path: Path)
             await service.enrolled(minted.token, new_request()[1])
 
 
-async def test_a_revocation_that_cannot_be_written_is_a_problem_of_the_run_until_it_is(tmp_path: Path) -> None:
+async def test_a_revocation_that_cannot_be_written_is_a_problem_of_the_run_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     authority = Authority.create(tmp_path / "authority", run="run")
     weights = Authenticator(TOKEN, authority=authority)
     async with dataflow(tmp_path / "dataflow", authority=authority) as service:
         credential = await service.enrolled((await service.minted()).token, new_request()[1])
-        partial = authority.folder / ".revoked.json.partial"
-        partial.mkdir()  # in place of the file, as a disk that cannot be written
+        monkeypatch.setattr("astraflow.access.revocations.write_private", refuse)
         message = await service.control.revoke_credential("node", "n", actor="ann", reason="leaked")
         assert "cannot publish" in message
         assert "revocations" in [problem.cause for problem in (await service.control.report()).problems]
@@ -464,7 +470,7 @@ async def test_a_revocation_that_cannot_be_written_is_a_problem_of_the_run_until
         async with node(service, credential) as client:
             with pytest.raises(NotAuthenticated):
                 await client.join(own("n"))
-        partial.rmdir()
+        monkeypatch.setattr("astraflow.access.revocations.write_private", write_private)
         async with asyncio.timeout(20):
             async for _ in service.control.watch_report():  # its first report may be from before the revocation
                 if "revocations" not in [problem.cause for problem in (await service.control.report()).problems]:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime.clock import SystemClock
+from astraflow.runtime.folders.private_files import write_private
 from astraflow.runtime.service import exit_code, make_files_private
 from web.accounts.queries import AccountStore
 from web.accounts.sessions import ADMIN, Sessions
@@ -28,11 +29,7 @@ CONNECT_S = 2.0
 
 def write_link(directory: Path, link: str) -> None:
     """Writes the link atomically, readable by the page's user only."""
-    partial = directory / f".{LINK_FILE}.partial"
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(link)
-    partial.replace(directory / LINK_FILE)
+    write_private(directory / LINK_FILE, link)
 
 
 def address_of(link: str) -> str:

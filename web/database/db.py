@@ -1,6 +1,5 @@
 """Database of the web process: SQLite with its secret in the same folder, or PostgreSQL; migrated when it is opened."""
 
-import os
 import secrets
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from sqlalchemy import Engine
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime import database
+from astraflow.runtime.folders.private_files import write_private
 from astraflow.runtime.service import make_private_folder
 
 DATABASE, SECRET = "web.sqlite", "web.secret"
@@ -56,11 +56,7 @@ def _url(directory: Path, url: str) -> str:
 def _secret(path: Path) -> bytes:
     """Secret at `path`, created on first use, readable by its owner only."""
     if not path.exists():
-        draft = path.with_suffix(f".{os.getpid()}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(SECRET_BYTES))
-        draft.replace(path)
+        write_private(path, secrets.token_bytes(SECRET_BYTES))
     secret = path.read_bytes()
     if len(secret) < SECRET_BYTES:
         raise InvalidInput(

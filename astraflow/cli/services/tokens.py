@@ -2,7 +2,6 @@
 
 import getpass
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +14,7 @@ from astraflow.cli.option_groups import CallGroup, with_groups
 from astraflow.cli.options import Address, Json
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.nodes import JoinToken, KnownJoinToken
+from astraflow.runtime.folders.private_files import write_private
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -185,16 +185,8 @@ def _permissions(mode: str) -> int:
 
 def _write(file: Path, secret: str, permissions: int) -> None:
     """Replaces the file atomically; until then, only its owner can read it. Raises: InvalidInput."""
-    partial = file.with_name(f".{file.name}.partial")
     try:
-        partial.unlink(missing_ok=True)
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(f"{secret}\n")
-            os.fchmod(descriptor, permissions)
-            stream.flush()
-            os.fsync(descriptor)
-        partial.replace(file)
+        write_private(file, f"{secret}\n", permissions=permissions, is_durable=True)
     except OSError as problem:
         raise InvalidInput(
             f"cannot write the token to {str(file)!r}: {problem.strerror}; choose another --out",
@@ -221,7 +213,6 @@ def keys(
     from astraflow.access.authority import CERTIFICATE, Authority
     from astraflow.cli.run_directory import SIGNING_KEY, WEIGHTS_KEY, make_signing_key, storage_error
     from astraflow.contract.ids import Name
-    from astraflow.runtime.folders.private_files import write_private
 
     run = Name(run)
     folder = directory / "authority"

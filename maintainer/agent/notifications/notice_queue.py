@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.contract.errors import CorruptData, InvalidInput, StorageFull
+from astraflow.runtime.folders.private_files import write_private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,15 +112,9 @@ class NoticeQueue:
 
 def _write(path: Path, text: str) -> None:
     """Replaces the file atomically."""
-    partial = path.with_name(f"{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        write_private(path, text, is_durable=True)
     except OSError as problem:
         raise StorageFull(
             f"cannot write the notice queue {str(path)!r}: {problem.strerror}; free disk space",

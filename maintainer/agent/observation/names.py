@@ -10,6 +10,7 @@ import secrets
 from pathlib import Path
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.folders.private_files import write_private
 
 KEY_BYTES = 16
 _TOKEN = re.compile(r"\b(?:pool|node|provider|type|region|run|flow|policy)-[0-9a-f]{8,16}\b")
@@ -73,8 +74,7 @@ def load_or_create_key(path: Path) -> bytes:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            path.touch(mode=0o600)
-            path.write_bytes(secrets.token_bytes(KEY_BYTES))
+            write_private(path, secrets.token_bytes(KEY_BYTES))
         key = path.read_bytes()
     except OSError as problem:
         raise InvalidInput(
