@@ -10,7 +10,6 @@ Keys are ECDSA over P-256, which every TLS library supports. Source: X.509 as in
 
 import hashlib
 import ipaddress
-import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -37,6 +36,7 @@ from astraflow.access.callers import RUN_TOKEN_CALLER, Caller
 from astraflow.access.credentials import new_id
 from astraflow.contract.errors import InvalidInput, NotAuthenticated
 from astraflow.runtime.clock import Clock, SystemClock
+from astraflow.runtime.folders.private_files import write_private
 
 CERTIFICATE, KEY = "ca.pem", "ca.key"
 
@@ -90,8 +90,8 @@ class Authority:
             .sign(key, hashes.SHA256())
         )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(folder / KEY, _private_key_pem(key))
-        _write(folder / CERTIFICATE, certificate.public_bytes(Encoding.PEM))
+        write_private(folder / KEY, _private_key_pem(key))
+        write_private(folder / CERTIFICATE, certificate.public_bytes(Encoding.PEM))
         return cls(folder, certificate, key)
 
     @classmethod
@@ -302,9 +302,3 @@ def _private_key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def _now(clock: Clock | None) -> datetime:
     return datetime.fromtimestamp((clock or SystemClock()).wall(), UTC)
-
-
-def _write(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)

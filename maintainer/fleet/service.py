@@ -36,7 +36,7 @@ from maintainer.fleet.instances.fault_injection import FaultInjector
 from maintainer.fleet.instances.reconciler import Reconciler
 from maintainer.fleet.ledger.ledger import Changes, Ledger, open_ledger
 from maintainer.fleet.ledger.lifecycle import InstanceEvent
-from maintainer.fleet.ledger.ownership import DirectoryLock
+from maintainer.fleet.ledger.ownership import directory_lock
 from maintainer.fleet.ledger.records import LaunchIds, PoolRecord
 from maintainer.fleet.maintainer_api import MaintainerApi
 from maintainer.fleet.policy_sync import PolicySync
@@ -90,7 +90,7 @@ async def serve(
     async with AsyncExitStack() as resources:
         database = await asyncio.to_thread(open_ledger, directory, config.database)
         resources.callback(database.close)
-        resources.enter_context(DirectoryLock(directory))
+        resources.enter_context(directory_lock(directory))
         ledger = Ledger(database)
         await ledger.take_ownership()
         await ledger.load(now=clock.wall())

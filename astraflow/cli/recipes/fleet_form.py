@@ -23,6 +23,7 @@ from astraflow.contract.errors import DeadlineExceeded, InvalidInput
 from astraflow.contract.launching import PoolEstimate, ProviderCheck
 from astraflow.recipe.config import Recipe
 from astraflow.runtime.config.toml import Values
+from astraflow.runtime.folders.private_files import write_private
 from astraflow.runtime.imports import require_package
 
 TIMEOUT_S = 50.0
@@ -85,8 +86,7 @@ def inspect_once(values: Values, *, calls_providers: bool = False) -> dict[str, 
     preflight checks, which take seconds."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "fleet.json"
-        file.touch(mode=0o600)
-        file.write_text(json.dumps(values))
+        write_private(file, json.dumps(values))
         command = [*_COMMAND, str(file), "--json", *([] if calls_providers else ["--no-calls"])]
         try:
             process = subprocess.run(  # noqa: S603 (a list of arguments, no shell)

@@ -1,15 +1,13 @@
 """Ownership of a ledger: by one process on a host, and by the service that started last on a shared database."""
 
-import fcntl
-import os
 import secrets
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from sqlmodel import Session
 
 from astraflow.contract.errors import Conflict
+from astraflow.runtime.locks import exclusive_lock
 from maintainer.fleet.ledger.tables import OwnerRow
 
 
@@ -38,30 +36,14 @@ def check_owner_row(session: Session, epoch: int | None) -> None:
         )
 
 
-class DirectoryLock:
-    """Context manager that gives one process on this host exclusive use of a directory's ledger.
+def directory_lock(directory: Path) -> AbstractContextManager[None]:
+    """Gives one process on this host exclusive use of a directory's ledger until the block ends. Raises: Conflict.
 
     In a database that several hosts share, the service that starts last takes over (`Ledger.take_ownership`).
     """
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / "fleet.lock"
-        self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._descriptor)
-            raise Conflict(
-                f"cannot use the directory {str(self._path.parent)!r}: another fleet service uses it; stop it "
-                "or give another directory",
-                code="ledger.directory_in_use",
-            ) from None
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.close(self._descriptor)
+    refusal = Conflict(
+        f"cannot use the directory {str(directory)!r}: another fleet service uses it; stop it, or give "
+        "another directory",
+        code="ledger.directory_in_use",
+    )
+    return exclusive_lock(directory / "fleet.lock", refusal=refusal)

@@ -22,7 +22,7 @@ from astraflow.runtime.database import Database
 from maintainer.fleet.ledger import rows
 from maintainer.fleet.ledger.ledger import Changes, Ledger, open_ledger
 from maintainer.fleet.ledger.lifecycle import InstanceEvent
-from maintainer.fleet.ledger.ownership import DirectoryLock
+from maintainer.fleet.ledger.ownership import directory_lock
 from maintainer.fleet.ledger.records import LaunchRecord, PoolRecord
 from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Tags, fingerprint, join_arguments
 from tests.errors import raises_code
@@ -100,12 +100,12 @@ async def test_every_commit_is_durable_before_its_answer(tmp_path: Path) -> None
 
 async def test_a_ledger_has_one_owner(tmp_path: Path) -> None:
     with (
-        DirectoryLock(tmp_path),
+        directory_lock(tmp_path),
         pytest.raises(Conflict, check=lambda problem: problem.code == "ledger.directory_in_use"),
-        DirectoryLock(tmp_path),
+        directory_lock(tmp_path),
     ):
         pass
-    with DirectoryLock(tmp_path):
+    with directory_lock(tmp_path):
         pass
 
 
