@@ -5,16 +5,17 @@ Each entry is sent once, also across restarts: the read position is stored toget
 
 import re
 from collections.abc import Sequence
+from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.ids import PoolId
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import render_summary
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.agent.notifications.notice_queue import Notice
 from maintainer.agent.notifications.webhook import Notifier
-from maintainer.agent.observation.snapshot import JournalReader
 
 log = get_logger()
 
@@ -31,6 +32,15 @@ ALARM_TITLES = {
 }
 """Titles of notices by journal kind."""
 _FIGURE = re.compile(r"\d+(?:\.\d+)?")
+
+
+class JournalReader(Protocol):
+    """Interface of the fleet service that is read; implemented by the client of the fleet plane."""
+
+    async def decisions(
+        self, *, pool: PoolId | None = None, before: int | None = None, limit: int = 100
+    ) -> tuple[Decision, ...]:
+        """Returns the journal, newest first."""
 
 
 class JournalRelay:
