@@ -1,6 +1,6 @@
 """Client of the fleet plane: reads and changes pools."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, Pla
 from astraflow.contract.fleet.pools import FleetStatus, KillScope, Pool, PoolSpec
 from astraflow.contract.fleet.preflight import PreflightResult, ProviderFacts
 from astraflow.contract.ids import PoolId
-from astraflow.contract.record_kinds import Severity
+from astraflow.contract.record_kinds import RecordKind, Severity
 from astraflow.wire.channel import ServiceChannel, dial, folder_client_tls
 from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import fleet_plane_pb2 as pb
@@ -127,10 +127,18 @@ class FleetPlaneClient:
         return tuple(from_message(instance, Instance) for instance in reply.instances)
 
     async def decisions(
-        self, *, pool: PoolId | None = None, before: int | None = None, limit: int = 100
+        self,
+        *,
+        pool: PoolId | None = None,
+        before: int | None = None,
+        limit: int = 100,
+        kinds: Iterable[RecordKind] = (),
     ) -> tuple[Decision, ...]:
-        """Returns the audit log, newest first; for the next page, `before` is the ordinal of the last entry seen."""
-        request = pb.DecisionsRequest(pool=pool or "", before=before, limit=limit)
+        """Returns the audit log, newest first; for the next page, `before` is the ordinal of the last entry seen.
+
+        kinds: entries of these kinds only; all when empty.
+        """
+        request = pb.DecisionsRequest(pool=pool or "", before=before, limit=limit, kinds=[kind.value for kind in kinds])
         reply = await self._link.call(self._stub.Decisions, request, timeout_s=TIMEOUT_S)
         return tuple(from_message(decision, Decision) for decision in reply.decisions)
 

@@ -11,7 +11,7 @@ from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerStatus
 from astraflow.contract.fleet.plans import Actor, PlanId, PlanRequest, Role
 from astraflow.contract.fleet.pools import FleetStatus, KillScope, PoolSpec
 from astraflow.contract.ids import PoolId
-from astraflow.contract.record_kinds import Severity
+from astraflow.contract.record_kinds import RecordKind, Severity
 from astraflow.wire.codecs.converter import enum_member, from_message, to_message
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneServicer as Base
@@ -120,8 +120,14 @@ class FleetPlaneServicer(Base):
 
     async def Decisions(self, request: pb.DecisionsRequest, context: Any) -> pb.DecisionsReply:
         before = request.before if request.HasField("before") else None
+        try:
+            kinds = {RecordKind(kind) for kind in request.kinds}
+        except ValueError as problem:
+            raise InvalidInput(
+                f"cannot list decisions: {problem}; use kinds of records", code="fleet.unknown_kind"
+            ) from None
         decisions, has_older = await self._ledger.decisions(
-            pool=request.pool, before=before, limit=_page(request.limit)
+            pool=request.pool, before=before, limit=_page(request.limit), kinds=kinds
         )
         return pb.DecisionsReply(
             decisions=[to_message(decision, pb.FleetDecision) for decision in decisions], has_older=has_older

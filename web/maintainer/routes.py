@@ -17,7 +17,7 @@ from web.decisions.queries import KIND_TONES
 from web.live.followed_fleet import FollowedFleet
 from web.maintainer import commands as maintainer_commands
 from web.maintainer.transcript import transcript_sheet, transcript_view
-from web.maintainer.views import MODE_TEXTS, latest_notes, maintainer_view, proposal_row
+from web.maintainer.views import MODE_TEXTS, NOTE_KINDS, latest_notes, maintainer_view, proposal_row
 from web.pools.pool_form import MOST_TEXT
 from web.pools.views import fleet_view
 from web.requests import responses
@@ -31,7 +31,7 @@ router = APIRouter()
 PAGE_PATH = "/maintainer"
 SHOWN_ENTRIES = 60
 PAGE_ENTRIES = 200
-SEARCHED_DECISIONS = 250
+SEARCHED_NOTES = 250
 
 Reason = Annotated[str, Form(max_length=MOST_TEXT)]
 Key = Annotated[str, Form(max_length=100)]
@@ -57,7 +57,7 @@ async def _notes(fleet: FleetDep) -> dict[str, Any]:
     notes, problem = [], ""
     if fleet.client is not None:
         try:
-            notes = latest_notes(await fleet.client.decisions(limit=SEARCHED_DECISIONS))
+            notes = latest_notes(await fleet.client.decisions(kinds=NOTE_KINDS, limit=SEARCHED_NOTES))
         except AstraFlowError as error:
             problem = str(error)
     return {"notes": notes, "notes_problem": problem, "kind_tones": KIND_TONES}

@@ -217,10 +217,8 @@ def proposal_row(proposal: Proposal, fleet: FleetStatus | None) -> ProposalRow:
     return ProposalRow(proposal=proposal, effects=plan_view(proposal.plan, pool), state=state, tone=tone)
 
 
-def latest_notes(decisions: Sequence[Decision]) -> list[tuple[Decision, int]]:
-    """Returns notes, escalations and messages to the maintainer, newest first; of equal texts the newest, with their
-    number."""
-    notes = [decision for decision in decisions if decision.kind in NOTE_KINDS]
+def latest_notes(notes: Sequence[Decision]) -> list[tuple[Decision, int]]:
+    """Returns entries of `NOTE_KINDS`, newest first; of equal texts the newest, with their number."""
     times = Counter(map(_note_key, notes))
     latest = {_note_key(note): note for note in reversed(notes)}
     shown = sorted(latest.values(), key=lambda note: -note.ordinal)[:SHOWN_NOTES]

@@ -1056,20 +1056,26 @@ class DecisionsRequest(_message.Message):
     POOL_FIELD_NUMBER: _builtins.int
     BEFORE_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     before: _builtins.int
     """Entries older than this ordinal."""
     limit: _builtins.int
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Entries of these kinds only; all kinds when empty."""
+
     def __init__(
         self,
         *,
         pool: _builtins.str = ...,
         before: _builtins.int | None = ...,
         limit: _builtins.int = ...,
+        kinds: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "before", b"before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "before", b"before", "limit", b"limit", "pool", b"pool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "before", b"before", "kinds", b"kinds", "limit", b"limit", "pool", b"pool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__before: _TypeAlias = _typing.Literal["before"]  # noqa: Y015
     _WhichOneofArgType__before: _TypeAlias = _typing.Literal["_before", b"_before"]  # noqa: Y015

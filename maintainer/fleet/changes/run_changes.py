@@ -211,7 +211,7 @@ class RunChanges:
     async def _evidence(self, request: PlanRequest) -> RunGuardInputs:
         fleet, now = self._fleet, self._fleet.clock.wall()
         applied, _ = await fleet.ledger.decisions(
-            pool=RUN, before=None, limit=fleet.limits.changes_per_hour, kind=RecordKind.APPLY
+            pool=RUN, before=None, limit=fleet.limits.changes_per_hour, kinds=[RecordKind.APPLY]
         )
         rejected = tuple(
             RunRejection(at=proposal.decided_at, change=proposal.plan.request.run)

@@ -6,7 +6,7 @@ One process owns a ledger. Live records are also in memory; every change is one 
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -188,12 +188,12 @@ class Ledger:
         return tuple(rows.record(row) for row in instance_rows[:limit]), len(instance_rows) > limit
 
     async def decisions(
-        self, *, pool: str, before: int | None, limit: int, kind: RecordKind | None = None
+        self, *, pool: str, before: int | None, limit: int, kinds: Collection[RecordKind] = ()
     ) -> tuple[tuple[Decision, ...], bool]:
-        """Returns decisions, newest first, and whether older ones exist. kind: only entries of this kind."""
+        """Returns decisions, newest first, and whether older ones exist. kinds: only these; empty for all."""
         query = select(DecisionRow).order_by(col(DecisionRow.ordinal).desc()).limit(limit + 1)
         query = query.where(DecisionRow.pool == pool) if pool else query
-        query = query.where(DecisionRow.kind == kind.value) if kind is not None else query
+        query = query.where(col(DecisionRow.kind).in_([kind.value for kind in kinds])) if kinds else query
         query = query.where(DecisionRow.ordinal < before) if before is not None else query
         decision_rows = await self._database.read(lambda session: session.exec(query).all())
         return tuple(rows.decision(row) for row in decision_rows[:limit]), len(decision_rows) > limit

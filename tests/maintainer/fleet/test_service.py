@@ -24,7 +24,7 @@ from astraflow.contract.fleet.pools import FleetStatus, KillScope, PoolSpec
 from astraflow.contract.fleet.preflight import CheckKind
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
-from astraflow.contract.record_kinds import Severity
+from astraflow.contract.record_kinds import RecordKind, Severity
 from astraflow.runtime.clock import SystemClock
 from astraflow.wire.server import ListenOptions
 from maintainer.fleet import service as fleet_service
@@ -112,6 +112,8 @@ async def test_a_pool_grows_and_shrinks_over_the_network(tmp_path: Path) -> None
         ]
         assert [instance.id for instance in ended_instances] == list(down.victims)
         assert [entry.kind.value for entry in await fleet.decisions(pool=LOCAL)] == ["apply", "apply", "spec"]
+        applications = await fleet.decisions(pool=LOCAL, kinds=[RecordKind.APPLY, RecordKind.HOLD])
+        assert [entry.kind for entry in applications] == [RecordKind.APPLY, RecordKind.APPLY]
 
 
 async def test_a_refusal_carries_the_guards_inputs(tmp_path: Path) -> None:
