@@ -58,7 +58,7 @@ def test_a_revocation_that_cannot_be_written_holds_here_and_reaches_the_others_l
     first, second = Revocations(tmp_path), Revocations(tmp_path)
     first.add({"written": 30.0}, now=1.0)
     with monkeypatch.context() as full_disk:
-        full_disk.setattr("astraflow.access.revocations.os.fsync", _no_space)
+        full_disk.setattr("os.fsync", _no_space)
         first.add({"lost": 30.0}, now=1.0)
         assert ("written" in first, "lost" in first, "lost" in second) == (True, True, False)
         assert "No space left" in first.problem
