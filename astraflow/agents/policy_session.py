@@ -145,7 +145,6 @@ class PolicySession:
         )
 
     async def _run(self, calls: JoinedCalls[_T], options: CallOptions, start: Callable[[int], Awaitable[_T]]) -> _T:
-        """Runs a call, or joins the call that it repeats."""
         self._check_open()
         return await calls.run(lambda: self._counted(start), key=options.retry_key, is_retry=options.is_retry)
 

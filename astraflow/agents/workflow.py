@@ -202,8 +202,6 @@ class AgentWorkflow:
 
 @dataclass(frozen=True, slots=True)
 class _Episode:
-    """Episode whose program has ended."""
-
     prompt: Prompt
     session: AgentSession
     access: SessionAccess
@@ -266,5 +264,4 @@ def last_words(text: str) -> str:
 
 
 def _failure(cause: str, *, code: str) -> RolloutFailed:
-    """Returns a failure of the agent's own code."""
     return RolloutFailed(f"cannot use the agent's episode: {cause}; correct it", boundary=Boundary.WORKFLOW, code=code)

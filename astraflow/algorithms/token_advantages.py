@@ -37,7 +37,6 @@ class TurnDiscount:
         self._gamma = options.gamma
 
     def __call__(self, tokens: TokenData, rows: RowData, _ranks: Ranks) -> TokenData:
-        """Returns the tokens with discounted advantages."""
         turns = tokens.turn_indices
         last = turns.new_zeros(len(rows.lengths)).scatter_reduce(0, tokens.row_indices, turns, "amax")
         remaining = (last[tokens.row_indices] - turns).to(tokens.advantages.dtype)
@@ -69,7 +68,6 @@ class TurnReturns:
         self._options = options
 
     def __call__(self, tokens: TokenData, rows: RowData, ranks: Ranks) -> TokenData:
-        """Returns the tokens with the returns of their turns as advantages."""
         rewards, discounts = _placed_rewards(tokens, len(rows.lengths))
         returns = decayed_sums(rewards, discounts)
         if self._options.baseline == "group":
@@ -99,7 +97,6 @@ class Whitened:
         self._epsilon = options.epsilon
 
     def __call__(self, tokens: TokenData, _rows: RowData, ranks: Ranks) -> TokenData:
-        """Returns the tokens with whitened advantages."""
         values = tokens.advantages.double()
         total, count = ranks.sum(torch.stack([values.sum(), values.new_tensor(len(values))]))
         centred = values - total / count.clamp(min=1)
@@ -134,7 +131,6 @@ class Gae:
         self._options = options
 
     def __call__(self, tokens: TokenData, rows: RowData, _ranks: Ranks) -> TokenData:
-        """Returns the tokens with advantages and returns."""
         values = tokens.result(Pass.VALUES)
         rewards, discounts = _placed_rewards(tokens, len(rows.lengths))
         gamma = self._options.gamma * discounts
@@ -171,7 +167,6 @@ class Distillation:
         self._options = options
 
     def __call__(self, tokens: TokenData, _rows: RowData, _ranks: Ranks) -> TokenData:
-        """Returns the tokens with the teacher's advantages."""
         options, proximal = self._options, tokens.result(Pass.PROXIMAL)
         is_kept = proximal.exp() - tokens.behaviour_logprobs.exp() >= -options.max_decrease
         gain = options.coefficient * (tokens.result(Pass.TEACHER) - proximal)

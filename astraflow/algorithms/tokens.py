@@ -178,9 +178,7 @@ class SingleRank:
     """Ranks of a trainer with one process."""
 
     def sum(self, values: Tensor) -> Tensor:
-        """Returns the values."""
         return values
 
     def gather(self, values: Tensor) -> Tensor:
-        """Returns the values."""
         return values

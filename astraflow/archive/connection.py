@@ -97,7 +97,6 @@ class Conditions:
             self.add_all(part, *[value] * part.count("?"))
 
     def add_all(self, part: str, *values: Any) -> None:
-        """Adds a condition with one value for each `?`."""
         self._parts.append(f"({part})")
         self.values += values
 

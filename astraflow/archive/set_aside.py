@@ -161,7 +161,6 @@ def export(file: SetAsideFile, folder: Path) -> Path:
 
 
 def row_nodes(rows: Sequence[Row]) -> dict[str, int]:
-    """Returns the number of rows by node, most first."""
     return dict(Counter(str(row.node) for row in rows).most_common())
 
 

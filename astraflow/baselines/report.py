@@ -56,7 +56,6 @@ class BaselineReport:
     duration_s: float
 
     def json_value(self) -> dict[str, Json]:
-        """Returns the report as JSON."""
         return {"confidence": CONFIDENCE, **_json(asdict(self))}
 
 
@@ -99,7 +98,6 @@ class SampleResult:
         )
 
     def json_value(self) -> dict[str, Json]:
-        """Returns the result as JSON."""
         return dict(_json(asdict(self)))
 
 

@@ -46,7 +46,6 @@ class _Commands(TyperGroup):
         return [_name(command) for commands in PANELS.values() for command in commands]
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command."""
         try:
             return super().invoke(ctx)
         except Exception as problem:  # raised again; typer has the class of this error in a private module

@@ -63,7 +63,6 @@ class Table:
         self._rows: list[tuple[Text, ...]] = []
 
     def add(self, *cells: str | Text) -> None:
-        """Adds a row."""
         self._rows.append(tuple(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:

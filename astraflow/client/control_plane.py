@@ -51,7 +51,6 @@ class ControlPlaneClient:
         self._stub = ControlPlaneStub(link.channel)
 
     async def report(self) -> Report:
-        """Returns the state of the run."""
         return from_message(
             await self._link.call(self._stub.GetReport, pb.GetReportRequest(), timeout_s=TIMEOUT_S), Report
         )
@@ -149,7 +148,6 @@ class ControlPlaneClient:
         return from_message(reply, RewardHistogram)
 
     async def events(self, query: EventQuery) -> EventPage:
-        """Returns events of the whole run."""
         reply = await self._link.call(self._stub.Events, to_message(query, pb.EventsRequest), timeout_s=TIMEOUT_S)
         return EventPage(events=tuple(from_message(event, Event) for event in reply.events), has_older=reply.has_older)
 

@@ -203,7 +203,6 @@ def _persisted(
 
 
 def _stored(held: HeldCredential, *, address: str, dataflow: str, role: Role, name: str) -> StoredCredential:
-    """Returns the credential as it is stored."""
     credential, tls, expires_at = held.secrets
     return StoredCredential(
         address=address,

@@ -71,7 +71,6 @@ class LocalRun:
 
     @property
     def recipe(self) -> str:
-        """Name of the recipe that it was launched from."""
         return self.launch.recipe or (self.facts.recipe if self.facts else "")
 
     @property

@@ -77,7 +77,6 @@ class OfflineRun:
         return tuple(await self._query(lambda database: find_rounds(database, before=before, limit=limit)))
 
     async def events(self, query: EventQuery) -> EventPage:
-        """Returns events of the whole run."""
         return await self._query(lambda database: find_events(database, query))
 
     async def training_steps(self, query: TrainingStepQuery) -> TrainingStepPage:

@@ -43,7 +43,6 @@ class TopScores:
     """`[tokens, k]`; -inf where there is none."""
 
     def at(self, indices: npt.NDArray[np.integer[Any]]) -> Self:
-        """Returns the scores at these indices."""
         return replace(
             self,
             logprobs=self.logprobs[indices],
@@ -189,7 +188,6 @@ class OpenAIClient:
         raise AssertionError
 
     def _failure(self, problem: ServerRefused | ServerUnreachable | TimeoutError) -> AstraFlowError:
-        """Returns the error for the caller."""
         where, detail = self._base_url, str(problem)
         if isinstance(problem, ServerRefused):
             if problem.status in (401, 403):
@@ -267,7 +265,6 @@ def _parse_prompt_logprobs(choice: Mapping[str, Any], tokens: Int32Array, scored
 
 
 def _parse_echo(choice: Mapping[str, Any], length: int, scored_from: int) -> Float32Array:
-    """Returns the scores from the logprobs of an echoed prompt of `length` tokens."""
     try:
         entries = choice["logprobs"]["token_logprobs"][scored_from:length]
         if len(entries) != length - scored_from or any(entry is None for entry in entries):

@@ -85,7 +85,6 @@ Check = Callable[[Subject], Awaitable[str | None]]
 
 
 async def run_checks(subject: Subject) -> AsyncIterator[CheckResult]:
-    """Starts the engine, yields the result of each check, and closes the engine."""
     try:
         for promise, check in CHECKS.items():
             result = await result_of(promise, partial(check, subject), limit_s=CHECK_S)

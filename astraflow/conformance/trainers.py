@@ -127,7 +127,6 @@ class _ScriptedDataflow(TrainerDataServicer):
         add_TrainerDataServicer_to_server(self, server)
 
     def results(self) -> list[CheckResult]:
-        """Returns the result of each promise."""
         return [
             CheckResult(
                 promise=promise,

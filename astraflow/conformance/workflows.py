@@ -48,7 +48,6 @@ class ConstantReward:
     """Scores everything with 0.5."""
 
     def score(self, prompt: Prompt, completion: str, finish: Finish) -> float:
-        """Returns 0.5."""
         return 0.5
 
 
@@ -242,7 +241,6 @@ class Started:
         await self._resources.aclose()
 
     async def run(self, record: EpisodeRecord, member: int = 0) -> Sequence[Trajectory]:
-        """Runs one episode."""
         clients = {policy: ScriptedPolicy(policy, record) for policy in self.workflow.policies}
         return await self.workflow.run(self._check.task(member), clients, RewardScorer(self._check.reward))
 

@@ -25,7 +25,6 @@ class Window:
         """Index of the slot, number of values, and their sum; oldest first."""
 
     def add(self, *values: float, now: float) -> None:
-        """Adds values."""
         slot = now // _SLOT_S
         if not self._slots or self._slots[-1][0] != slot:
             self._slots.append([slot, 0, 0.0])
@@ -119,6 +118,5 @@ class TermActivity:
                 windows[name].add(value, now=now)
 
     def means(self, flow: FlowId, *, now: float) -> dict[str, float]:
-        """Returns the mean of each term of the flow that has values."""
         means = {name: window.mean(now=now) for name, window in sorted(self._windows[flow].items())}
         return {name: mean for name, mean in means.items() if mean is not None}

@@ -123,7 +123,6 @@ class SlotPlugins(Generic[P]):
             self.unloaded[label] = (problem, json.dumps(state))
 
     def metrics(self) -> dict[str, float]:
-        """Returns the metrics of every plugin, named `label.metric`."""
         return {f"{label}.{name}": value for label, plugin in self for name, value in plugin.metrics().items()}
 
     def _restore_changes(self, state: Mapping[str, Any]) -> None:

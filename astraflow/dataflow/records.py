@@ -121,7 +121,6 @@ class Records:
         self._forget_if_unneeded(group)
 
     def record_batch(self, policy: PolicyId, batch: ServedBatch) -> None:
-        """Records a new batch."""
         self._journal.put("insert or replace into batches values (?, ?, ?)", batch.id, policy, int(batch.version))
         for ordinal, group in enumerate((*batch.fresh_groups, *batch.replayed)):
             sort_key = f"{batch.id}/{ordinal:06d}"

@@ -72,7 +72,6 @@ class GeneratedDataset(ABC):
         return sampled_fingerprint(self)
 
     def prompt(self, index: int) -> Prompt:
-        """Returns prompt number `index`."""
         check_index(index, self._size)
         return self._prompt(index)
 
@@ -149,7 +148,6 @@ def earlier_messages(fields: Mapping[str, Json]) -> tuple[str, ...]:
 
 
 def generated_prompt(kind: str, index: int, *, question: str, answer: str) -> Prompt:
-    """Returns a generated prompt."""
     return Prompt(id=PromptId(f"{kind}:{index}"), fields={QUESTION: question, ANSWER: answer})
 
 

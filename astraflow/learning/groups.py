@@ -74,7 +74,6 @@ def term_checks(facts: LearningFacts) -> Found:
 
 
 def _shared_terms(rollouts: Sequence[SampledTrajectory]) -> list[str]:
-    """Returns the terms that all these rollouts have."""
     if not rollouts:
         return []
     return sorted(set(rollouts[0].reward_terms).intersection(*(rollout.reward_terms for rollout in rollouts)))

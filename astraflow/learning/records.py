@@ -47,7 +47,6 @@ def examine_archive(
 
 
 def _steps(database: sqlite3.Connection, policy: PolicyId, count: int) -> tuple[TrainingStep, ...]:
-    """Returns the first and the latest steps."""
     first = _read(database, policy, after=0, limit=FIRST_STEPS)
     return first + _read(database, policy, after=max(FIRST_STEPS, count - LATEST_STEPS), limit=LATEST_STEPS)
 

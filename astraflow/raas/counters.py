@@ -66,7 +66,6 @@ class NodeCounters:
         return {name: total - self._baseline[name] for name, total in self._totals.items()}
 
     def gauges(self) -> dict[str, float]:
-        """Returns the gauges that were set."""
         return dict(self._gauges)
 
     def errors(self) -> tuple[str, ...]:

@@ -104,7 +104,6 @@ def check_plugins(recipe: Recipe, origin: ValueOrigin, *, with_heavy: bool) -> N
 
 
 def _below(path: tuple[str, ...], origin: ValueOrigin) -> ValueOrigin:
-    """Returns the origin of the values below a path."""
     return lambda below: origin((*path, *below))
 
 

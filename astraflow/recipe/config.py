@@ -176,7 +176,6 @@ def dataflow_values(recipe: Recipe) -> Values:
 
 
 def _with_own_engine(recipe: Recipe) -> list[str]:
-    """Returns the policies whose engine has options of its own."""
     return [name for name, policy in recipe.policies.items() if adapter_rank(policy) or policy.algorithm.router_replay]
 
 

@@ -22,8 +22,6 @@ _STATEMENT = re.compile(r"^[ \t]*(?:import|from|def|class|for|while|if|with|try|
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Block:
-    """A fenced block."""
-
     language: str
     lines: list[str]
     is_closed: bool

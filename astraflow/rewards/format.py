@@ -48,7 +48,6 @@ class Format:
         self._pattern = re.compile(options.pattern, re.DOTALL) if options.pattern else None
 
     def score(self, prompt: Prompt, completion: str, finish: Finish) -> float:
-        """Returns 1 or 0."""
         options = self._options
         return float(
             len(completion) <= options.max_chars

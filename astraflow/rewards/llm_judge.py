@@ -95,7 +95,6 @@ class LlmJudge:
 
     @property
     def client(self) -> JudgeClient:
-        """Client of the judge, with its counts."""
         return self._client
 
     def asking(self, policies: Mapping[PolicyId, JudgePolicy]) -> Reward:
@@ -107,7 +106,6 @@ class LlmJudge:
         await self._client.start()
 
     async def close(self) -> None:
-        """Closes it."""
         await self._client.close()
 
     async def score(self, prompt: Prompt, completion: str, finish: Finish) -> float:

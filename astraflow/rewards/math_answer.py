@@ -82,7 +82,6 @@ class MathAnswer:
         await self._pool.start()
 
     async def close(self) -> None:
-        """Ends them."""
         await self._pool.close()
 
     async def score(self, prompt: Prompt, completion: str, finish: Finish) -> Score:

@@ -176,7 +176,6 @@ class VirtualClock:
             self._wake()
 
     def _wake(self) -> None:
-        """Wakes the next sleeper."""
         _, _, woken = heapq.heappop(self._sleepers)
         if not woken.done():
             woken.set_result(None)

@@ -41,7 +41,6 @@ def bind(**keys: Any) -> None:
 
 
 def get_logger() -> Any:
-    """Returns a structlog logger."""
     return structlog.get_logger()
 
 

@@ -98,8 +98,6 @@ def create_exporter(to: str, *, role: str) -> SpanExporter:
 
 
 class _PresetIds(RandomIdGenerator):
-    """Returns the ids that were set for the next span."""
-
     def __init__(self) -> None:
         self._next = threading.local()
 
@@ -108,11 +106,9 @@ class _PresetIds(RandomIdGenerator):
         self._next.trace, self._next.span = trace, span
 
     def generate_trace_id(self) -> int:
-        """Returns the trace id that was set."""
         return int(self._next.trace)
 
     def generate_span_id(self) -> int:
-        """Returns the span id that was set."""
         return int(self._next.span)
 
     def is_trace_id_random(self) -> bool:

@@ -36,7 +36,6 @@ class VirtualEnvironment:
 
     @property
     def name(self) -> str:
-        """Name of the folder."""
         return self.folder.name
 
     @property

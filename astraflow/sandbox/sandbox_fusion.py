@@ -47,7 +47,6 @@ class SandboxFusion:
 
     @property
     def level(self) -> Level:
-        """`REMOTE`."""
         return Level.REMOTE
 
     async def start(self) -> None:

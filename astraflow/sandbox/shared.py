@@ -12,8 +12,6 @@ from astraflow.sandbox.base import Job, JobLimits, JobResult, Level, Sandbox, Sa
 
 
 class _Pool:
-    """A sandbox and the number of its users."""
-
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
         self.users = 0

@@ -164,7 +164,6 @@ class Spec:
         return min(MAX_TICK_S, max(MIN_TICK_S, min(delays, default=math.inf) / 4))
 
     def pool(self, pool: PoolId) -> PoolOptions:
-        """Returns the options of a pool."""
         return self.pools.get(pool) or _UNKNOWN_POOL
 
 

@@ -40,7 +40,6 @@ class DenseIndex:
 
     @property
     def size(self) -> int:
-        """Number of documents."""
         return len(self._documents)
 
     async def retrieve(self, queries: Sequence[str], top: int) -> list[list[Hit]]:

@@ -117,7 +117,6 @@ def _combined(symbol: type[ast.operator], left: Number, right: Number) -> Number
 
 
 def _bounded(value: object) -> Number:
-    """Returns a number of bounded size."""
     if isinstance(value, int) and value.bit_length() <= MAX_BITS:
         return value
     if isinstance(value, float) and math.isfinite(value):

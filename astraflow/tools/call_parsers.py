@@ -73,8 +73,6 @@ def closing_strings(form: CallFormat, tools: Sequence[Tool]) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Turn:
-    """Calls of a text, and its thoughts."""
-
     spans: list[CallSpan] = field(default_factory=list)
     in_thoughts: list[CallSpan] = field(default_factory=list)
     first_end: int = -1

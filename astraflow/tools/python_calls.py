@@ -84,7 +84,6 @@ def _parsed(source: str) -> list[ast.stmt]:
 
 
 def _calls_of_source(source: str, tools: Sequence[Tool]) -> Iterator[ParsedCall]:
-    """Yields the calls of Python source."""
     if len(source) > MAX_CALL_CHARACTERS:
         yield UnreadableCall(problem=f"A block of calls is longer than {MAX_CALL_CHARACTERS} characters.")
         return

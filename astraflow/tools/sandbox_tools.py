@@ -53,7 +53,6 @@ class SandboxTools:
         await self._sandbox.start()
 
     async def close(self) -> None:
-        """Closes the sandbox."""
         await self._sandbox.close()
 
     @asynccontextmanager

@@ -258,7 +258,6 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 def _size_of(folder: Path) -> int:
-    """Returns the size of all files in a folder. Bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 

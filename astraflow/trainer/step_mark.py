@@ -69,7 +69,6 @@ class StepMark:
                 faulthandler.disable()
 
     def begin(self, batch: BatchId) -> None:
-        """Marks the begin of the step on a batch."""
         self._values = {"batch": batch, "attempt": secrets.token_hex(8), "began_at": self._clock.wall()}
         self.renew()
 
@@ -83,7 +82,6 @@ class StepMark:
         return self._as_failure()
 
     def end(self) -> None:
-        """Removes the mark."""
         self._values = {}
         self._path.unlink(missing_ok=True)
 

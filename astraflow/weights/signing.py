@@ -95,7 +95,6 @@ class SigningKey:
 
     @classmethod
     def generate(cls) -> Self:
-        """Generates a new key."""
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod

@@ -71,7 +71,6 @@ class WidthRegion:
     tensors: tuple[TensorSpec, ...]
 
     def bits(self, buffer: Buffer) -> BitArray:
-        """Returns the region's elements, as a view of `buffer`."""
         return buffer[self.offset : self.offset + self.elements * self.width].view(BITS[self.width])
 
 

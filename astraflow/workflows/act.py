@@ -65,12 +65,10 @@ class Act:
 
     @property
     def policies(self) -> tuple[PolicyId, ...]:
-        """The policy that acts."""
         return (self._policy,)
 
     @property
     def bounds(self) -> EpisodeBounds:
-        """Bounds by the options."""
         return self._options.conversation_bounds(conversations=1)
 
     async def start(self) -> None:
@@ -78,7 +76,6 @@ class Act:
         await self._source.start()
 
     async def close(self) -> None:
-        """Stops them."""
         await self._source.close()
 
     async def run(

@@ -54,7 +54,6 @@ class MultiTurn:
 
     @property
     def bounds(self) -> EpisodeBounds:
-        """Bounds by the options."""
         return self._options.conversation_bounds(conversations=1)
 
     async def run(

@@ -53,7 +53,6 @@ class PlanAndSolve(Team):
 
     @property
     def bounds(self) -> EpisodeBounds:
-        """Bounds by the options."""
         return self._options.answer_bounds(trajectories=1 + self._options.solutions)
 
     async def run(

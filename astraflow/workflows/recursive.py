@@ -95,7 +95,6 @@ class Recursive(Team):
 
     @property
     def bounds(self) -> EpisodeBounds:
-        """Bounds by the options."""
         return self._options.conversation_bounds(conversations=self._options.max_agents)
 
     async def run(

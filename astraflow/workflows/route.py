@@ -77,7 +77,6 @@ class Route(Team):
 
     @property
     def bounds(self) -> EpisodeBounds:
-        """Bounds by the options."""
         return self._options.answer_bounds(trajectories=1 + len(self._options.experts))
 
     async def run(

@@ -47,7 +47,6 @@ class SingleTurn:
 
     @property
     def bounds(self) -> EpisodeBounds:
-        """Bounds by the options."""
         return self._options.answer_bounds(trajectories=1, context=TEMPLATE_TOKENS + 4 * len(self._options.system))
 
     async def run(

@@ -83,7 +83,6 @@ class SolveAndSelect(Team):
 
     @property
     def bounds(self) -> EpisodeBounds:
-        """Bounds by the options."""
         return self._options.answer_bounds(trajectories=3)
 
     async def run(

@@ -90,12 +90,10 @@ class SolveAndTest(Team):
         await self._sandbox.start()
 
     async def close(self) -> None:
-        """Closes the sandbox."""
         await self._sandbox.close()
 
     @property
     def bounds(self) -> EpisodeBounds:
-        """Bounds by the options."""
         return self._options.answer_bounds(trajectories=3)
 
     async def run(

@@ -108,7 +108,6 @@ class SolveAndVerify(Team):
 
     @property
     def bounds(self) -> EpisodeBounds:
-        """Bounds by the options."""
         return self._options.answer_bounds(trajectories=3)
 
     async def run(

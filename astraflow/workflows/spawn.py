@@ -57,7 +57,6 @@ class Spawn(Team):
 
     @property
     def bounds(self) -> EpisodeBounds:
-        """Bounds by the options."""
         return self._options.conversation_bounds(conversations=self._options.max_agents)
 
     async def run(

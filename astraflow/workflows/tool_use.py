@@ -90,15 +90,12 @@ class ToolUse:
 
     @property
     def bounds(self) -> EpisodeBounds:
-        """Bounds by the options."""
         return self._options.conversation_bounds(conversations=1)
 
     async def start(self) -> None:
-        """Starts the sources of tools."""
         await start_managed(self._sources, self._resources)
 
     async def close(self) -> None:
-        """Closes them."""
         await self._resources.aclose()
 
     async def run(
@@ -113,8 +110,6 @@ class ToolUse:
 
 
 class _Episode:
-    """One episode with open tools."""
-
     def __init__(self, options: ToolUseOptions, tools: Sequence[Tool], client: PolicyClient, prompt: Prompt) -> None:
         self._options = options
         self._tools = tools

@@ -84,7 +84,6 @@ class Versus(Team):
 
     @property
     def bounds(self) -> EpisodeBounds:
-        """Bounds by the options."""
         return self._options.conversation_bounds(conversations=len(ROLES))
 
     async def run(

@@ -68,7 +68,6 @@ class MessagesDialect:
         return ParsedCall(call=call, body=body, context=context, is_streaming=fields.flag(body, "stream"))
 
     def reply(self, parsed: ParsedCall[ModelCall], reply: ModelReply) -> Json:
-        """Returns a message."""
         return {
             "id": f"msg_{reply.id}",
             "type": "message",

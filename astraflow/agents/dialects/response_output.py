@@ -14,7 +14,6 @@ encoded there; it is no secret from the client."""
 
 
 def response_body(parsed: ParsedCall[ModelCall], reply: ModelReply) -> Json:
-    """Returns a response."""
     call, body = parsed.call, parsed.body
     is_cut = reply.finish is ReplyFinish.LENGTH
     return {
@@ -49,7 +48,6 @@ def response_body(parsed: ParsedCall[ModelCall], reply: ModelReply) -> Json:
 
 
 def response_events(body: Json) -> Iterator[bytes]:
-    """Yields the events of a response."""
     begun = {**body, "status": "in_progress", "completed_at": None, "incomplete_details": None, "output": []}
     begun["usage"] = None
     for number, (kind, values) in enumerate(_events(begun, body)):
@@ -83,7 +81,6 @@ def _item_events(item: Json) -> Iterator[tuple[str, Json]]:
 
 
 def _started(item: Json) -> Json:
-    """Returns an item as its stream starts."""
     empty: dict[str, Any] = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
     return {**item, "status": "in_progress", **empty}
 

@@ -71,11 +71,9 @@ class ResponsesDialect:
         return ParsedCall(call=call, body=body, context=context, is_streaming=fields.flag(body, "stream"))
 
     def reply(self, parsed: ParsedCall[ModelCall], reply: ModelReply) -> Json:
-        """Returns a response."""
         return response_body(parsed, reply)
 
     def stream(self, parsed: ParsedCall[ModelCall], body: Json) -> Iterator[bytes]:
-        """Yields the events of a response."""
         return response_events(body)
 
     def count(self, tokens: int) -> Json:
@@ -176,7 +174,6 @@ class _FoldedReply:
             self._texts.append(fields.joined_text(item.get("content"), where, kinds=kinds, separator=""))
 
     def message(self) -> AgentMessage:
-        """Returns the message."""
         return AgentMessage(
             role=Role.ASSISTANT,
             content="".join(self._texts),

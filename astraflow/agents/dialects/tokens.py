@@ -112,7 +112,6 @@ class TokensDialect:
         return openai_error(problem, status)
 
     def stream_error(self, problem: CallRefused, status: int) -> bytes:
-        """Returns an event that ends the stream."""
         return event(openai_error(problem, status)) + b"data: [DONE]\n\n"
 
 

@@ -120,8 +120,6 @@ class CallableProgram:
 
 
 class _RunningCallable:
-    """One call."""
-
     def __init__(self, server: "_ForkServer", start: Start) -> None:
         self._server = server
         self._start = start

@@ -91,7 +91,6 @@ class CommandProgram:
             )
 
     async def close(self) -> None:
-        """Closes the sandbox."""
         await self._sandbox.close()
 
     def open(self, task: AgentTask) -> AbstractAsyncContextManager[RunningProgram]:
@@ -117,11 +116,9 @@ class _RunningCommand:
         self._command = command
 
     async def run(self, *, timeout_s: float) -> ProgramExit:
-        """Runs the command."""
         return ProgramExit.of(await self._session.execute(self._command, timeout_s=timeout_s))
 
     async def read(self, path: str) -> str | None:
-        """Returns the text of a file."""
         result = await self._session.execute(Command(arguments=("cat", "--", path)), timeout_s=_READ_S)
         return result.stdout if result.outcome is Outcome.PASSED else None
 

@@ -88,7 +88,6 @@ class ContainerProgram:
         """Has nothing to release: each episode removes its container."""
 
     def open(self, task: AgentTask) -> AbstractAsyncContextManager[RunningProgram]:
-        """Starts a container."""
         return self._opened(task)
 
     @asynccontextmanager
@@ -169,12 +168,10 @@ class _RunningContainer:
         return ProgramExit.of(result)
 
     async def read(self, path: str) -> str | None:
-        """Returns the text of a file."""
         result = await self._container.execute("cat", "--", path, timeout_s=COMMAND_S, folder=self._folder)
         return result.stdout if result.outcome is Outcome.PASSED else None
 
     async def execute(self, command: Command, *, timeout_s: float) -> JobResult:
-        """Writes the files of a command and runs it."""
         await self._write(command.files)
         return await self._container.execute(
             *command.arguments,

@@ -124,7 +124,6 @@ class _Server:
 
 
 def start_of(message: Mapping[str, Any]) -> Start:
-    """Returns the start in a message."""
     task = AgentTask(**{**message["task"], "models": tuple(message["task"]["models"])})
     return Start(**{**message, "task": task})
 

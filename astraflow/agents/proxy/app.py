@@ -71,7 +71,6 @@ class _Exchange:
     answer: bytes = b""
 
     def recorded(self) -> AgentCall:
-        """Returns the record of the call."""
         session = self.session
         return AgentCall(
             began_s=self.began_s,

@@ -91,7 +91,6 @@ class SessionTable:
         await session.end()
 
     async def end_all(self) -> None:
-        """Ends every session."""
         for session in list(self._sessions.values()):
             await self.end(session)
 

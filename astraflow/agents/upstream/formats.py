@@ -111,7 +111,6 @@ class AnthropicMessages:
     path = "/messages"
 
     def headers(self, key: str) -> dict[str, str]:
-        """Returns the headers with the key and the version of the API."""
         return {"anthropic-version": "2023-06-01"} | ({"x-api-key": key} if key else {})
 
     def body(self, call: ModelCall) -> dict[str, Json]:

@@ -203,7 +203,6 @@ class UpstreamSession:
         )
 
     def _policy(self, model: str) -> PolicyId:
-        """Returns the policy that a model name stands for."""
         return self._names.get(model, next((name for name in self._policies if name == model), self._default))
 
     def _check_open(self) -> None:

@@ -123,7 +123,6 @@ class PolicyGradient(ABC, Generic[Options]):
     def __call__(
         self, scores: TokenScores, tokens: TokenData, batch: BatchStatistics, state: PolicyState
     ) -> MicroBatchLoss:
-        """Returns the contribution of one micro-batch."""
         policy_tokens = self._policy_tokens(scores.logprobs, tokens, batch)
         is_valid = policy_tokens.mismatch.is_valid
         result = self.objective(policy_tokens, state.objective)

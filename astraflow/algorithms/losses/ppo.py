@@ -35,7 +35,6 @@ class ClippedRatio(PolicyGradient[Clip]):
     """Objective min(rA, clip(r, 1 - clip_low, 1 + clip_high)A)."""
 
     def objective(self, tokens: PolicyTokens, _state: Any) -> Objective:
-        """Returns the clipped objective."""
         options = self.options
         low, high = 1 - options.clip_low, 1 + options.clip_high
         ratio = tokens.ratio

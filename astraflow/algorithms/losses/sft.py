@@ -27,7 +27,6 @@ class Sft:
         """Computes nothing."""
 
     def __call__(self, scores: TokenScores, tokens: TokenData, batch: BatchStatistics, _state: None) -> MicroBatchLoss:
-        """Returns the contribution of one micro-batch."""
         weights = token_weights(tokens, batch, self._options, dtype=scores.logprobs.dtype)
         loss = -(weights * scores.logprobs).sum()
         return MicroBatchLoss(loss=loss, metric_sums={"nll": -scores.logprobs.detach().sum()})

@@ -33,7 +33,6 @@ _MIN_SHARED_BYTES = 10**9
 
 
 def run_checks() -> list[CheckResult]:
-    """Runs all checks."""
     checks: tuple[Callable[[], CheckResult], ...] = (
         _python, _cores, _memory, _disk, _shared_memory, _ports, _services, _torch, _codec, _gpu, _chromium, _sandbox,
     )  # fmt: skip
@@ -63,7 +62,6 @@ def engine_results(host: Host, environments: Sequence[Environment]) -> list[Chec
 
 
 def table(results: list[CheckResult]) -> Table:
-    """Returns the results as a table."""
     rows = Table("", "check", "result")
     for result in results:
         rows.add(_MARKS[result.outcome], result.promise, result.detail)

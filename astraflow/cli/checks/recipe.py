@@ -50,7 +50,6 @@ def recipe(
 
 
 def plan_values(plan: "RecipePlan") -> dict[str, Any]:
-    """Returns the plan as JSON values."""
     values = {key: value for key, value in _fields(plan) if key != "problems"}
     for policy, planned in zip(values["policies"], plan.policies, strict=True):
         if planned.trainer is not None:

@@ -36,7 +36,6 @@ def plan_request(pool: str, *, target: int | None, retire: Sequence[str], is_kil
 
 
 def apply(endpoint: RunEndpoint, plan: str, *, key: str) -> AppliedPlan:
-    """Applies a plan."""
     return ask(endpoint, lambda client: client.apply(PlanId(plan), key=key or _key(), approver=_actor()))
 
 
@@ -49,7 +48,6 @@ def hold(endpoint: RunEndpoint, pool: str, *, minutes: float, key: str, reason: 
 
 
 def kill_switch(endpoint: RunEndpoint, scope: KillScope, *, key: str, reason: str) -> Decision:
-    """Sets the kill switch."""
     return ask(endpoint, lambda client: client.kill_switch(scope, actor=_actor(), key=key or _key(), reason=reason))
 
 

@@ -55,7 +55,6 @@ def _is_on_this_machine(provider: Values) -> bool:
 
 
 def _tables(value: object) -> dict[str, Values]:
-    """Returns the subtables of a table, by name."""
     items = value.items() if isinstance(value, dict) else ()
     return {name: table for name, table in items if isinstance(table, dict)}
 

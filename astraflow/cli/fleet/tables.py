@@ -67,17 +67,14 @@ def _hold_line(plan: Plan) -> tuple[Text, ...]:
 
 
 def applied_line(applied: AppliedPlan) -> RenderableType:
-    """Returns the result of an applied plan."""
     return Text(f"{applied.message or 'no change was needed'} (decision {applied.decision})")
 
 
 def decision_line(decision: Decision) -> RenderableType:
-    """Returns the message of a decision."""
     return Text(f"{render_summary(decision)} (decision {decision.ordinal})")
 
 
 def instance_table(instances: Sequence[Instance]) -> RenderableType:
-    """Returns the instances as a table."""
     titles = ("instance", "pool", "state", "requested", "by", "ready after", "$/h", "message")
     table = Table(*titles, right=("ready after", "$/h"))
     for instance in instances:
@@ -89,7 +86,6 @@ def instance_table(instances: Sequence[Instance]) -> RenderableType:
 
 
 def decision_table(decisions: Sequence[Decision]) -> RenderableType:
-    """Returns the decisions as a table."""
     table = Table("", "time", "kind", "pool", "actor", "decision", "reason", wrapped=("decision", "reason"))
     for decision in decisions:
         table.add(
@@ -105,7 +101,6 @@ def decision_table(decisions: Sequence[Decision]) -> RenderableType:
 
 
 def provider_table(providers: Sequence[ProviderFacts]) -> RenderableType:
-    """Returns the providers as a table."""
     table = Table("provider", "kind", "pools", "latest preflight check", "")
     for provider in providers:
         simulated = f"simulated: {', '.join(provider.simulated)}" if provider.simulated else ""

@@ -149,7 +149,6 @@ class RunReports:
         self._latest_error = ""
 
     def observe(self, report: Report) -> None:
-        """Adds a report."""
         for stream in report.streams:
             self._policies[stream.policy].observe(stream)
         if self._first_step_at is None and any(stream.training.steps for stream in report.streams):

@@ -85,7 +85,6 @@ def progress_lines(report: Report) -> list[str]:
 
 
 def summary_table(summary: Summary) -> Table:
-    """Returns the summary of a run as a table."""
     table = Table("learned" if summary.learned else "not learned", "")
     for policy in summary.policies:
         value, first, last = "reward", policy.reward_first, policy.reward_last

@@ -66,7 +66,6 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 async def _sampled_steps(client: ControlPlaneClient, stream: StreamReport) -> list[tuple[TrainingStep, ...]]:
-    """Returns the steps of each point."""
     every = max(1.0, stream.training.steps / CELLS)
     points = range(math.ceil(stream.training.steps / every))
     limit = math.ceil(min(every, _STEPS_PER_CELL))

@@ -48,8 +48,6 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chat:
-    """Model folder, and the options of its answers."""
-
     folder: Path
     title: str
     options: ChatOptions

@@ -38,7 +38,6 @@ def local_rows(*, limit: int) -> list[dict[str, Any]]:
 
 
 def local_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Returns the runs as a table."""
     table = Table("run", "state", "recipe", "started (UTC)", "minutes", "step", "reward", "title and tags")
     for row in rows:
         minutes = "" if row["duration_s"] is None else f"{row['duration_s'] / 60:.1f}"

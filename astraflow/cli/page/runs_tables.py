@@ -17,7 +17,6 @@ _STATES = {"running": "green", "starting": "yellow", "ended": "dim"}
 
 
 def launch_table(launches: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Returns the launched runs as a table."""
     table = Table("run", "state", "recipe", "by", "launched (UTC)", "last message")
     for launch in launches:
         texts = (launch["recipe"], launch["actor"], time_text(launch["launched_at"]), launch["final_message"])
@@ -26,7 +25,6 @@ def launch_table(launches: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def recorded_table(records: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Returns the recorded runs as a table."""
     table = Table("#", "run", "state", "recipe", "started (UTC)", "last report (UTC)")
     for record in records:
         state = Text("live", style="green") if record["is_live"] else Text("not live", style="dim")
@@ -69,7 +67,6 @@ def clean_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def launch_line(launch: Mapping[str, Any]) -> RenderableType:
-    """Returns the state of one run as a line."""
     return Text.assemble(
         Text(launch["name"], style="bold"), " is ", state_text(launch["state"]), f" in {launch['folder']}"
     )

@@ -123,7 +123,6 @@ class FleetProgram:
         return inspection
 
     def close(self) -> None:
-        """Ends the program."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

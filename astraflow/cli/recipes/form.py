@@ -141,7 +141,6 @@ def _machine_checks(recipe: Recipe, location: str) -> Iterator[FormCheck]:
 
 
 def _refused(unchanged: Recipe, overrides: Sequence[str], limits: Limits | None) -> tuple[FormProblem, ...]:
-    """Returns the problems of overrides beyond the limits."""
     refused = refusals(unchanged, overrides, limits) if limits is not None and overrides else []
     return tuple(FormProblem(key=refusal.key, message=refusal.message) for refusal in refused)
 

@@ -105,7 +105,6 @@ class SettingClasses:
         self._imports_heavy = imports_heavy
 
     def class_of(self, path: Path) -> SettableBy:
-        """Returns the class of a setting."""
         table, *rest = path
         if table == "fleet":
             return next(class_ for pattern, class_ in FLEET_CLASSES if _is_prefix(pattern, rest))

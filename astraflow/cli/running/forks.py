@@ -79,7 +79,6 @@ def find_fork(run: str, recipe: Recipe, *, step: int | None, keeps_optimizer: bo
 
 
 def _kept(folder: Path) -> dict[int, Path]:
-    """Returns the checkpoints in a folder by step."""
     return {step_of(path): path for path in finished_checkpoints(folder)} if folder.is_dir() else {}
 
 

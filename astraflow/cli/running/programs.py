@@ -123,7 +123,6 @@ class Programs:
         return self._role(DATAFLOW, arguments, stop_wave=SERVICES_STOP_WAVE)
 
     def trainers(self) -> dict[str, Program]:
-        """Returns the trainer of each policy."""
         return {
             policy: self._role(
                 "trainer",

@@ -138,7 +138,6 @@ class Supervisor:
 
     @property
     def restarts(self) -> int:
-        """Restarts of all processes. Count."""
         return sum(process.restarts for process in self._processes)
 
     def start(self, program: Program) -> None:

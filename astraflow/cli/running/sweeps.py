@@ -43,7 +43,6 @@ class SweptRun:
 
     @property
     def folder(self) -> RunFolder:
-        """Folder of the run."""
         return RunFolder(runs_folder() / self.name)
 
     @property
@@ -59,7 +58,6 @@ class SweptRun:
 
     @property
     def title(self) -> str:
-        """Title of the run."""
         return " ".join(self.tags)[:MAX_TITLE]
 
     @property

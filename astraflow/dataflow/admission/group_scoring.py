@@ -24,8 +24,6 @@ TERM = "group"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Location:
-    """A trajectory in a group."""
-
     episode: int
     trajectory: int
 

@@ -231,7 +231,6 @@ def _episode_defect(
 
 
 def _defect(part: Trajectories, limits: _Strictest) -> Defect | None:
-    """Returns the first limit that any of the trajectories breaks."""
     return (
         _token_defect(part.extremes, limits.vocabulary)
         or _length_defect(part, limits)

@@ -292,7 +292,6 @@ class Archive:
             self._execute(changes)
 
     def _replace(self, problem: sqlite3.DatabaseError) -> None:
-        """Sets the file aside and begins a new one."""
         with self._use_lock:
             self._read_connection.close()
             self._database.close()

@@ -147,7 +147,6 @@ class TrajectorySamples:
         return await self._archive.read(lambda database: find_rewards(database, query))
 
     def _store(self, group: Group, samples: Mapping[PolicyId, Sequence[SampledTrajectory]]) -> None:
-        """Stores the samples of a group, with increasing ordinals."""
         for policy, of_policy in samples.items():
             first, size_bytes = self._last_ordinal + 1, 0
             for sample in of_policy:

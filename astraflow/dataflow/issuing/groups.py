@@ -89,7 +89,6 @@ class UnfinishedTask:
 
 
 def task_id(group: GroupId, member: int) -> TaskId:
-    """Returns the task id of a group's member."""
     return TaskId.unchecked(f"{group}/{member}")
 
 

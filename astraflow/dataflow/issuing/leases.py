@@ -111,7 +111,6 @@ class Leases:
         return owner in self._previous_owners.get(task, ())
 
     def add(self, tasks: Iterable[TaskId]) -> None:
-        """Queues new tasks."""
         for task in tasks:
             self._queue[task] = None
 

@@ -82,7 +82,6 @@ class PartialRollouts:
         self.stored_bytes = sum(partial.size_bytes for partial in self._partials.values())
 
     def state_dict(self) -> dict[str, Json]:
-        """Returns the counts."""
         return dict(self.counts)
 
     def load_state_dict(self, counts: Mapping[str, int]) -> None:

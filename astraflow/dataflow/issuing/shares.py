@@ -175,7 +175,6 @@ class Shares:
             holder.held += change
 
     def succeed(self, node: NodeId, tasks: int) -> None:
-        """Counts results that count."""
         for level, holder in zip(self._levels, self._holders(node), strict=True):
             if not holder.results:
                 level.proven[holder.key] = holder

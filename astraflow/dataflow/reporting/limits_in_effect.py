@@ -53,7 +53,6 @@ class LimitsInEffect:
         return (*([limited] if began and not has_moved else ()), *ended_records)
 
     def state_dict(self) -> dict[str, Json]:
-        """Returns the times of the limits in effect, by pool."""
         return {
             pool: {name: list(times) for name, times in times_by_limit.items()}
             for pool, times_by_limit in self._known.items()

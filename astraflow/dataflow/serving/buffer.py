@@ -35,7 +35,6 @@ class Buffer:
         return len(self._groups)
 
     def put(self, group: RoutedGroup) -> None:
-        """Adds a group."""
         self._groups[group.id] = BufferedGroup(
             group=group,
             arrival=self._arrivals,
@@ -86,7 +85,6 @@ class ServedBatch:
 
     @property
     def rows(self) -> Rows:
-        """Rows of all groups."""
         return Rows.joined([Rows.of(group.rows) for group in (*self.fresh_groups, *self.replayed)])
 
 

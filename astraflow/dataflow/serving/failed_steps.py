@@ -81,7 +81,6 @@ class FailedSteps:
         self.failures = [failure for failure in self.failures if failure.batch in open_batches]
 
     def state_dict(self) -> dict[str, Json]:
-        """Returns the state as JSON values."""
         failures: list[Json] = [{**asdict(failure), "end": failure.end.value} for failure in self.failures]
         return {"failures": failures, "past": list(self.past), "in_a_row": self.in_a_row}
 

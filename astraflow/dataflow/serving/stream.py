@@ -181,7 +181,6 @@ class Stream:
 
     @property
     def in_batch(self) -> int:
-        """Number of fresh groups in the open batches."""
         return sum(len(batch.fresh_groups) for batch in self.open_batches)
 
     @property
@@ -394,7 +393,6 @@ class Stream:
 
     @property
     def _fresh_needed(self) -> int:
-        """Number of fresh groups that the next batch waits for."""
         return self._sampler.fresh_count(self.batch_groups, len(self.replayable))
 
     def _check_choice(self, chosen: Sequence[GroupId], offered: Sequence[BufferedGroup]) -> None:

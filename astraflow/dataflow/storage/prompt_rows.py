@@ -50,7 +50,6 @@ class PromptRows(Generic[V]):
         return self._values.get(index)
 
     def put(self, index: int, value: V) -> None:
-        """Sets a value."""
         self._values[index] = value
         self._changed.add(index)
 
@@ -66,7 +65,6 @@ class PromptRows(Generic[V]):
         return changed
 
     def all(self) -> dict[int, Json]:
-        """Returns every value."""
         return dict(self._values)
 
     def load(self, rows: Mapping[int, V]) -> None:

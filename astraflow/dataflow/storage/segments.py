@@ -61,7 +61,6 @@ class RecordLocation:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the record with its header."""
         return _HEADER.size + self.length
 
 
@@ -87,12 +86,10 @@ class SegmentMap:
             self._put(record, location)
 
     def location(self, record: int) -> RecordLocation:
-        """Returns the location of a record."""
         return self._locations[record]
 
     @property
     def size_bytes(self) -> int:
-        """Size of all segments."""
         return sum(segment.size_bytes for segment in self._segments.values())
 
     def append(self, records: Sequence[tuple[int, int]]) -> list[RecordLocation]:
@@ -199,7 +196,6 @@ class SegmentFiles:
             self._open = None
 
     def _spares(self) -> list[Path]:
-        """Returns the spares, largest first."""
         return sorted(self._directory.glob(f"*{_SPARE}"), key=lambda path: (-path.stat().st_size, path))
 
     def _write_block(self, descriptor: int, records: Sequence[tuple[RecordLocation, bytes]]) -> None:

@@ -44,12 +44,10 @@ class RowPrompts:
 
     @property
     def size(self) -> int:
-        """Number of rows."""
         return self._table.size
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the table."""
         return self._table.fingerprint
 
     def prompt(self, index: int) -> Prompt:

@@ -169,7 +169,6 @@ class FactWorld:
         return self._name("country", self._draw("country", town) // 10)
 
     def river(self, town: int) -> str:
-        """Returns the river of a town."""
         return self._name("river", self._draw("river", town) // 2)
 
     def _draw(self, relation: str, number: int) -> int:
@@ -205,7 +204,6 @@ class Facts(GeneratedDataset):
         self._order = random.Random(f"facts/order/{seed}").randrange(2**32)
 
     def _prompt(self, index: int) -> Prompt:
-        """Returns question number `index`."""
         fact = self._world.question(self._order + index, self._options.hops)
         fields: dict[str, Json] = {
             QUESTION: fact.question,

@@ -91,7 +91,6 @@ class PublishedPrompts:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the table."""
         return self._table.fingerprint
 
     def prompt(self, index: int) -> Prompt:

@@ -77,7 +77,6 @@ class RowRange:
         self.fingerprint = f"{table.fingerprint}[{skip or ''}:{skip + limit if limit else ''}]"
 
     def row(self, index: int) -> dict[str, Json]:
-        """Returns a row of the table."""
         check_index(index, self.size)
         return self._table.row(self._skip + index)
 
@@ -86,7 +85,6 @@ class RowRange:
         return self._table.where(self._skip + index)
 
     def key(self, index: int) -> str:
-        """Returns the key of a row of the table."""
         return self._table.key(self._skip + index)
 
 
@@ -140,7 +138,6 @@ def type_names(kinds: tuple[type, ...]) -> str:
 
 
 def joined_names(names: Iterable[str]) -> str:
-    """Returns the names, sorted, for a message."""
     return ", ".join(sorted(names))
 
 

@@ -139,7 +139,6 @@ class Alfworld:
 
 
 def _games(root: Path, options: AlfworldOptions) -> list[str]:
-    """Returns the folders of the games, relative to the root."""
     folders = sorted(file.parent for file in (root / options.split).rglob("traj_data.json"))
     return [
         str(folder.relative_to(root))

@@ -63,7 +63,6 @@ class Games(GeneratedDataset):
         self._seed = seed
 
     def _prompt(self, index: int) -> Prompt:
-        """Returns prompt number `index`."""
         game = self._options.games[index % len(self._options.games)]
         deal = f"{self._seed}/{index}"
         fields: dict[str, Json] = {QUESTION: f"Play {game}.", ANSWER: "", "game": game, "deal": deal}

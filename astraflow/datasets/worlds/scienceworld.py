@@ -99,7 +99,6 @@ class ScienceWorld:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the tasks and variations."""
         return fingerprint_of(self._simplification, *(f"{task}/{number}" for task, number in self._variations))
 
     def prompt(self, index: int) -> Prompt:

@@ -97,7 +97,6 @@ class TerminalTask:
 
     @property
     def instruction(self) -> str:
-        """Instruction of the first step."""
         return self.steps[0].instruction
 
 

@@ -97,7 +97,6 @@ class Task:
 
     @property
     def craft_count(self) -> int:
-        """Number of craft commands in the plan."""
         return sum(command.startswith("craft") for command in self.plan)
 
 
@@ -115,7 +114,6 @@ class Textcraft(GeneratedDataset):
         self._seed = seed
 
     def _prompt(self, index: int) -> Prompt:
-        """Returns task number `index`."""
         task = next(
             task for attempt in count() if (task := self._task(index, attempt)).craft_count <= self._options.max_crafts
         )

@@ -81,7 +81,6 @@ class Webshop:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the file, or of the numbers."""
         return f"{self._table.fingerprint}{self._goals}" if self._table else sampled_fingerprint(self)
 
     def prompt(self, index: int) -> Prompt:

@@ -66,7 +66,6 @@ def _is_safe_end(tokens: Int32Array, stops: Sequence[str], decode: Decode) -> bo
 
 
 def _cut(generation: Generation, length: int) -> Generation:
-    """Returns the first tokens of a generation."""
     spans: list[VersionSpan] = []
     remaining = length
     for span in generation.spans:

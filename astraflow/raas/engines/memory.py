@@ -32,7 +32,6 @@ class ServerMemory:
 
 
 def gpus_per_server(engine: Mapping[str, Any]) -> int:
-    """Returns the GPUs of one server."""
     return int(engine.get("tensor_parallel", 1)) * int(engine.get("pipeline_parallel", 1))
 
 

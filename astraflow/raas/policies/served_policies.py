@@ -142,7 +142,6 @@ class TaskPolicy:
 
     @property
     def tokenizer(self) -> ChatTokenizer:
-        """Tokenizer of the policy."""
         return self._served.tokenizer
 
     @property

@@ -112,7 +112,6 @@ class TaskLoop:
         return (*(task for task, _ in (*self._running, *self._returning)), *self._outbox.tasks())
 
     def stop_leasing(self) -> None:
-        """Stops leasing tasks."""
         self._is_closed = True
         self._capacity.set_accepting(False)
         if self._leasing is not None:

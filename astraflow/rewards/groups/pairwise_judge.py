@@ -77,7 +77,6 @@ class PairwiseJudge:
 
     @property
     def client(self) -> JudgeClient:
-        """Client of the judge, with its counts."""
         return self._client
 
     async def start(self) -> None:

@@ -68,7 +68,6 @@ def read(text: str) -> Form:
 
 
 def _read(tokens: list[Token]) -> Form:
-    """Reads tokens as the first form that they have."""
     tokens = without_group(tokens)
     if not tokens:
         return Phrase(())

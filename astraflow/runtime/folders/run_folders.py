@@ -75,7 +75,6 @@ class RunFolder:
 
     @property
     def token(self) -> str:
-        """Run token."""
         return self.token_file.read_text().strip()
 
     @property
@@ -105,7 +104,6 @@ class RunFolder:
         return is_locked(self.path / LOCK)
 
     def checkpoints(self, policy: str) -> Path:
-        """Returns the folder of a policy's checkpoints."""
         return self.path / trainer_name(policy) / "checkpoints"
 
     def log(self, program: str) -> Path:

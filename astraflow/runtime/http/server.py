@@ -66,7 +66,6 @@ async def serving_http(app: Any, listener: socket.socket, *, drain_s: int = 1, *
 
 
 def url_of(listener: socket.socket, host: str) -> str:
-    """Returns the URL of a listener."""
     return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
 

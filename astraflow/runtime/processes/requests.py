@@ -151,6 +151,5 @@ class Answers:
         os.dup2(2, 1)
 
     def send(self, number: int, **values: Any) -> None:
-        """Answers a request."""
         self._output.write(json.dumps({"number": number, **values}).encode() + b"\n")
         self._output.flush()

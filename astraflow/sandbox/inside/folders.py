@@ -114,7 +114,6 @@ class _Level:
         self.entries = os.scandir(self.folder)
 
     def close(self) -> None:
-        """Ends the reading."""
         self.entries.close()
         os.close(self.folder)
 

@@ -83,7 +83,6 @@ class Server:
             send(self._host, result.fields, result.outputs)
 
     def close(self) -> None:
-        """Ends the interpreters."""
         for child in self._interpreters.values():
             self._children.kill(child)
 

@@ -75,7 +75,6 @@ class GateWindow:
         self._history: deque[tuple[float, GateTotals]] = deque()
 
     def add(self, at: float, totals: GateTotals) -> None:
-        """Adds the current totals."""
         self._history.append((at, totals))
         while self._history[0][0] < at - HISTORY_S:
             self._history.popleft()

@@ -109,7 +109,6 @@ class Window(Generic[T]):
             self._snapshots.popleft()
 
     def clear(self) -> None:
-        """Removes all snapshots."""
         self._snapshots.clear()
 
     @property

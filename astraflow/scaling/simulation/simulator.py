@@ -83,7 +83,6 @@ class Simulation:
         self._has_stepped = False
 
     def run(self) -> SimulationResult:
-        """Runs the simulation from start to end."""
         scenario, tick_s = self._scenario, self.spec.tick_s
         steps = max(1, int(scenario.hours * 3600 / STEP_S))
         ticks = max(1, round(tick_s / STEP_S))

@@ -150,7 +150,6 @@ class RankTrainer:
 
     @property
     def commands(self) -> Mapping[str, Callable[[Message], Message]]:
-        """Commands of the first rank."""
         return {
             "step": lambda message: _done(lambda: self.step(Share.decode(message.facts, message.arrays))),
             "probe": lambda message: _done(
@@ -178,7 +177,6 @@ class RankTrainer:
 
     @property
     def published_shapes(self) -> TensorShapes:
-        """Shapes of the whole published tensors."""
         return self._published.published_shapes
 
     def snapshot(self, target: StagedVersion | SharedFile | None) -> None:

@@ -149,7 +149,6 @@ class ScriptedState:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the weights."""
         return self.weights.nbytes
 
     def write(self, folder: Path) -> None:

@@ -278,7 +278,6 @@ class _Root(nn.Module):
         return TokenScores(**dict(zip(names, results, strict=True)))
 
     def _largest(self, count: int) -> int:
-        """Returns the largest count of all ranks."""
         counts = torch.tensor(count, device=self.device)
         dist.all_reduce(counts, dist.ReduceOp.MAX)
         return int(counts)

@@ -268,7 +268,6 @@ def _part(values: Values, chunk: slice) -> Values:
 
 
 def _divided(logits: Tensor, temperature: float | Tensor) -> Tensor:
-    """Returns the logits divided by the temperature."""
     return logits if isinstance(temperature, float) and temperature == 1 else logits / temperature
 
 

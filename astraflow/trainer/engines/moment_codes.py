@@ -59,7 +59,6 @@ class CodedMoment:
         self.scales[name][rows] = scales
 
     def codebook(self, device: torch.device) -> "Codebook":
-        """Returns the codes' values on a device."""
         return _codebook(self._is_signed, device)
 
 

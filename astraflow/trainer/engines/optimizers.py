@@ -192,7 +192,6 @@ class MasterOptimizer:
 
     @property
     def learning_rate(self) -> float:
-        """Learning rate of the next update."""
         return self._options.learning_rate_at(self.updates)
 
     def weights(self) -> dict[str, Tensor]:

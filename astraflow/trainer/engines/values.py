@@ -62,7 +62,6 @@ class ValueHead:
     reads_logits: bool = False
 
     def __call__(self, layer: Any, states: Tensor, _inputs: PackInputs, _temperature: float) -> TokenScores:
-        """Returns the values."""
         return TokenScores.of_values(layer(states.float())[:, 0])
 
     def compiled(self) -> "ValueHead":

@@ -145,7 +145,6 @@ class _Rank:
 
 
 def encode_error(problem: Exception) -> dict[str, object]:
-    """Returns an error as JSON values."""
     code = problem.code if isinstance(problem, AstraFlowError) else ""
     number = problem.errno if isinstance(problem, OSError) else None
     return {"type": type(problem).__name__, "message": str(problem), "code": code, "errno": number}

@@ -104,7 +104,6 @@ class RankGroup:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks, with the first."""
         return self._place.ranks
 
     @property

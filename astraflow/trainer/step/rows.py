@@ -47,7 +47,6 @@ class StepRows:
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
-        """Returns the rows of a batch."""
         rows = Rows.of(batch.rows)
         columns = rows.columns
         counts = np.diff(columns.span_ends)

@@ -141,7 +141,6 @@ class Share:
 
     @classmethod
     def decode(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Share:
-        """Returns the share that `encode` encoded."""
         tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
         packs = _decode_packs(facts, tensors)
         own, taught = packs[: sum(facts["packs"])], packs[sum(facts["packs"]) :]

@@ -92,7 +92,6 @@ class OwnTeachers:
         return results
 
     def _filled(self, values: Tensor | None, tokens: TokenData, absent: float, *width: int) -> Tensor:
-        """Returns a copy of the values, or absent ones."""
         shape = (len(tokens.row_indices), *width)
         return torch.full(shape, absent, device=self._engine.device) if values is None else values.clone()
 

@@ -172,7 +172,6 @@ def apply_delta(
 def _element_blocks(
     target: Manifest, old: Buffer, new: Buffer, *, block_elements: int
 ) -> Iterator[tuple[int, BitArray, BitArray]]:
-    """Yields byte offset, old and new elements of each block."""
     for region in width_regions(target):
         before, after = region.bits(old), region.bits(new)
         for start in range(0, region.elements, block_elements):

@@ -109,7 +109,6 @@ class StagingBufferPool:
             self._released.append(buffer)
 
     def close(self) -> None:
-        """Removes the names of all buffers."""
         with self._lock:
             for buffer in list(self._buffers):
                 self._remove(buffer)

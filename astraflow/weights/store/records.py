@@ -89,7 +89,6 @@ class Record:
 
     @property
     def version(self) -> Version:
-        """Version of the manifest."""
         return self.manifest.version
 
     @property
@@ -132,7 +131,6 @@ class Record:
 
 
 def record_name(version: Version) -> str:
-    """Returns the file name of a version's record."""
     return f"{version:010d}{RECORD_SUFFIX}"
 
 
@@ -142,7 +140,6 @@ def file_name(file: Transfer) -> str:
 
 
 def encode_record(record: Record) -> bytes:
-    """Encodes a record as a file."""
     notice = to_message(record.notice, pb.VersionNotice).SerializeToString()
     plan = encode_plan(TransferPlan(manifest=record.manifest, transfers=record.files)).SerializeToString()
     return _HEAD.pack(_MAGIC, len(notice), len(plan), blake3(notice + plan).digest()) + notice + plan

@@ -170,7 +170,6 @@ class WeightsServicer(WeightPlaneServicer):
             raise
 
     async def Versions(self, request: pb.VersionsRequest, context: Context) -> pb.VersionsReply:
-        """Lists every stored version."""
         notices = self._store.notices(PolicyId(request.policy))
         return pb.VersionsReply(versions=[to_message(notice, pb.VersionNotice) for notice in notices])
 

@@ -110,7 +110,6 @@ class _Memory:
 
     @property
     def path(self) -> str:
-        """Path of the file."""
         return self._buffer.file.path
 
     @property

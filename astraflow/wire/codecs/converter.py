@@ -87,7 +87,6 @@ class Memo:
         self._current: dict[tuple[type, bytes], Any] = {}
 
     def begin(self) -> None:
-        """Begins the next message."""
         self._previous, self._current = self._current, {}
 
     def read(self, message: Message, kind: type[T], decode: "Callable[[Message, Memo], T]") -> T:
@@ -224,7 +223,6 @@ _RECORDS: dict[tuple[type, type[Message]], _Record] = {}
 
 
 def _converted_field(hint: Any, field: Field) -> tuple[Encoder, Decoder]:
-    """Returns the encoder of a field's value, and the decoder of the message's value."""
     inner, is_optional = _without_none(hint)
     if field.is_repeated:
         return _repeated(inner, field)
@@ -309,7 +307,6 @@ def _wrapped(hint: Any, field: Field) -> tuple[Encoder, Decoder]:
 
 
 def _single(hint: Any, field: Field) -> tuple[Encoder, Decoder]:
-    """Returns the conversion of one value."""
     if get_origin(hint) is tuple:  # of calls, which travel as one compressed block
         assert get_args(hint)[0] is AgentCall, hint  # noqa: S101 (a pair that does not fit is an error of the code)
         return encode_calls, lambda block, _: decode_calls(block)

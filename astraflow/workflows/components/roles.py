@@ -37,7 +37,6 @@ class Team:
 
     @property
     def roles(self) -> Mapping[str, PolicyId]:
-        """Policy of each role."""
         return self._roles
 
     @property

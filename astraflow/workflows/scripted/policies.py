@@ -66,12 +66,10 @@ class ScriptedPolicy:
 
     @property
     def tokenizer(self) -> ChatTokenizer:
-        """The byte tokenizer."""
         return ByteTokenizer()
 
     @property
     def allows_grammars(self) -> bool:
-        """True."""
         return True
 
     async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:

@@ -22,7 +22,6 @@ class KeepAll:
         pass
 
     def keep(self, group: RoutedGroup, version: Version) -> bool:
-        """Returns True."""
         return True
 
     def state_dict(self) -> dict[str, Json]:

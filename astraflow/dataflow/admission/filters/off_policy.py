@@ -50,7 +50,6 @@ class OffPolicy:
         return old <= self._options.max_share * tokens
 
     def state_dict(self) -> dict[str, Json]:
-        """Returns the counts of tokens."""
         return {"old": self._old, "tokens": self._tokens}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

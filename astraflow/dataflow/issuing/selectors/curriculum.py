@@ -80,11 +80,9 @@ class Curriculum:
         self._chosen, self._explored, self._general = state["chosen"], state["explored"], state["general"]
 
     def changed_rows(self) -> dict[int, Json]:
-        """Returns the means that changed."""
         return self._means.changed()
 
     def all_rows(self) -> dict[int, Json]:
-        """Returns all means."""
         return self._means.all()
 
     def load_rows(self, rows: Mapping[int, Any]) -> None:

@@ -115,11 +115,9 @@ class Greso:
         self._chance, self._seen = dict(state["chance"]), dict(state["seen"])
 
     def changed_rows(self) -> dict[int, Json]:
-        """Returns the streaks that changed."""
         return self._streaks.changed()
 
     def all_rows(self) -> dict[int, Json]:
-        """Returns all streaks."""
         return self._streaks.all()
 
     def load_rows(self, rows: Mapping[int, Any]) -> None:

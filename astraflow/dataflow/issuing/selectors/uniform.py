@@ -36,7 +36,6 @@ class Uniform:
         """Does nothing: draws do not depend on versions."""
 
     def state_dict(self) -> dict[str, Json]:
-        """Returns the number of draws."""
         return {"draws": self._draws}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

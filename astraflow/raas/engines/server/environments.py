@@ -36,7 +36,6 @@ def environments_folder() -> Path:
 
 
 def installed_environments() -> list[Environment]:
-    """Returns the complete environments by name."""
     return complete_environments(Environment, environments_folder())
 
 

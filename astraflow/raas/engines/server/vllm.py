@@ -256,7 +256,6 @@ class VllmDialect:
         return str(await client.post("/weight_checker", {"action": "checksum"}, limit_s=RELOAD_S))
 
     async def load(self, client: ServerClient) -> ServerLoad:
-        """Returns the load from the metrics."""
         return parse_metrics((await client.get("/metrics", limit_s=5.0)).decode(), prefix="vllm:")
 
     async def _call_workers(

@@ -35,12 +35,10 @@ Expression: TypeAlias = Number | Symbol | Apply
 
 
 def letters_of(expression: Expression) -> frozenset[str]:
-    """Returns the names of the letters in an expression."""
     return frozenset(part.name for part in parts_of(expression) if isinstance(part, Symbol))
 
 
 def parts_of(expression: Expression) -> Iterator[Expression]:
-    """Yields an expression and all its parts."""
     stack = [expression]
     while stack:
         part = stack.pop()

@@ -43,7 +43,6 @@ class CapturedFiles:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the tensors."""
         return sum(value.nbytes for named in self.tensors.values() for value in named.values())
 
     def write(self, folder: Path) -> None:
@@ -109,7 +108,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def write_numbers(path: Path, numbers: Mapping[str, Any]) -> None:
-    """Writes a JSON object."""
     path.write_text(json.dumps(numbers))
 
 
@@ -157,7 +155,6 @@ def read_random_state(path: Path, device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_random_state(states: Mapping[str, Tensor], device: torch.device) -> None:
-    """Restores the state that `random_state` returned."""
     torch.set_rng_state(states["host"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(states["device"], device)

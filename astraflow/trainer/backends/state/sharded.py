@@ -84,7 +84,6 @@ class WholeTensors:
         return name in self._index
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Returns the shape of a tensor."""
         return self._index[name].shape
 
     def read(self, name: str) -> Tensor:
@@ -95,8 +94,6 @@ class WholeTensors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Part of a tensor in a file."""
-
     file: str
     box: Box
 

@@ -56,7 +56,6 @@ class PackAttention:
 
 
 def kernel_of(model: PreTrainedModel, device: torch.device) -> AttentionKernel:
-    """Returns the kernel for a model on a device."""
     if device.type != "cuda":
         return SdpaKernel()
     head_size = max(head_sizes(model.config.get_text_config()))

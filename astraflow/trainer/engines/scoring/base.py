@@ -105,7 +105,6 @@ class BatchedForward(ABC):
         return {} if choices is None else {CHOICES: self.on_device(choices)}
 
     def on_device(self, values: Tensor) -> Tensor:
-        """Returns the values on the device."""
         if self.device.type != "cuda":
             return values.to(self.device)
         return values.pin_memory().to(self.device, non_blocking=True)

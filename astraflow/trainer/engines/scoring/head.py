@@ -42,7 +42,6 @@ class TargetHead:
     reads_logits: bool = False
 
     def __call__(self, layer: Any, states: Tensor, inputs: PackInputs, temperature: float) -> TokenScores:
-        """Returns the scores."""
         if inputs.top:
             return top_scores(
                 states,
@@ -78,7 +77,6 @@ class LogitsHead:
     reads_logits: bool = True
 
     def __call__(self, _layer: Any, states: Tensor, inputs: PackInputs, temperature: float) -> TokenScores:
-        """Returns the scores."""
         tempered = states.float() / temperature_of(inputs.temperatures, temperature)
         if inputs.top:
             return top_of(tempered.log_softmax(-1), inputs.targets, inputs.top)
@@ -88,5 +86,4 @@ class LogitsHead:
         return token_scores(logprobs, -(logs.exp() * logs).sum(-1))
 
     def compiled(self) -> "Head":
-        """Returns the head as it is."""
         return self

@@ -170,7 +170,6 @@ def _positions(order: BandOrder, ranks: IndexArray) -> IndexArray:
 
 
 def _all_positions(order: BandOrder) -> IndexArray:
-    """Returns the positions of all ranks."""
     bitmaps = order.words.view(np.uint8).reshape(len(order.first_keys), -1)
     positions = np.empty(int(order.starts[-1]), dtype=np.int32)
     for band, bitmap in enumerate(bitmaps):

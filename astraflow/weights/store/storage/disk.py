@@ -45,7 +45,6 @@ class DiskStorage:
         return sorted(policies)
 
     def folder(self, policy: PolicyId) -> "DiskFolder":
-        """Returns a policy's folder."""
         return DiskFolder(self._directory / quote(policy, safe=""))
 
     def close(self) -> None:

@@ -89,13 +89,11 @@ class S3Storage:
         self._ownership.acquire()
 
     def policies(self) -> Sequence[PolicyId]:
-        """Lists the policies that have objects."""
         with _translate_errors(self._location):
             prefixes = self._library.list_with_delimiter(self._store)["common_prefixes"]
         return sorted(PolicyId(unquote(prefix)) for prefix in prefixes)
 
     def folder(self, policy: PolicyId) -> "S3Folder":
-        """Returns a policy's folder."""
         return S3Folder(self._library, self._store, self._location, quote(policy, safe=""), claim=self._ownership)
 
     def close(self) -> None:
@@ -172,7 +170,6 @@ class S3OwnershipObject:
             self._library.put(self._store, OWNERSHIP_OBJECT_NAME, data)
 
     def remove(self) -> None:
-        """Removes the object."""
         with _translate_errors(self._location):
             self._library.delete(self._store, OWNERSHIP_OBJECT_NAME)
 
