@@ -46,7 +46,7 @@ from web.state.fleet_state import FleetState
 from web.state.node_table import NodeTable
 from web.state.run_state import RunState
 
-TEMPERATURE = NodeMetric(family="gpu_temperature", unit="kelvins", meaning="Temperature of the hottest GPU")
+TEMPERATURE = NodeMetric("gpu_temperature", "kelvins", "Temperature of the hottest GPU")
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
 from astraflow.tools.call_parsers import closing_strings
 from astraflow.tools.calls import CallFormat
-from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.base import PolicyClient, PolicyClients
 from astraflow.workflows.components.tool_calls import generate_whole_calls
 
 _MIN_TOP_P = 1e-6
@@ -48,7 +48,7 @@ class PolicySession:
 
     def __init__(
         self,
-        policies: Mapping[PolicyId, PolicyClient],
+        policies: PolicyClients,
         options: SessionOptions,
         *,
         default: PolicyId,

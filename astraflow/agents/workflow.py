@@ -1,6 +1,6 @@
 """Workflow whose episodes are sessions of an agent program that knows nothing of AstraFlow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -28,7 +28,7 @@ from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.plugins import start_managed
 from astraflow.sandbox.base import Outcome
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, RewardScorer, episode_seed
+from astraflow.workflows.base import PolicyClients, RewardScorer, episode_seed
 
 REWARD_URL = "ASTRAFLOW_REWARD_URL"
 """Environment variable with the URL that takes the reward of the session, where the score is a callback."""
@@ -121,9 +121,7 @@ class AgentWorkflow:
         """Returns the calls of a task's failed or cancelled episode, and forgets them."""
         return tuple(call for call, _ in self._unfinished.pop(task, ()))
 
-    async def run(
-        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
-    ) -> Sequence[Trajectory]:
+    async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> Sequence[Trajectory]:
         """Runs one program. Raises: InvalidInput; RolloutFailed."""
         session = open_session(
             {policy: policies[policy] for policy in self._policies},

@@ -7,7 +7,6 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from astraflow.runtime.logs import get_logger
@@ -39,9 +38,7 @@ class BackendThread:
         atexit.register(self._end)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self._calls.put(None)
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:

@@ -1,6 +1,5 @@
 """Workflow of one policy that acts in an environment."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -16,7 +15,7 @@ from astraflow.environments.base import Observation
 from astraflow.rewards.base import Score
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, RewardScorer, episode_seed
+from astraflow.workflows.base import PolicyClient, PolicyClients, RewardScorer, episode_seed
 from astraflow.workflows.components.action_parsers import INSTRUCTIONS, ActionFormat, UnreadableAction, parse_action
 from astraflow.workflows.components.conversation import Conversation, ConversationOptions, shortened
 from astraflow.workflows.components.environment_episodes import EnvironmentSource, OpenEnvironment
@@ -78,9 +77,7 @@ class Act:
     async def close(self) -> None:
         await self._source.close()
 
-    async def run(
-        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
-    ) -> tuple[Trajectory, ...]:
+    async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Acts until the environment or a limit ends the episode. The reward is the sum of the steps' rewards."""
         async with self._source.open(task.prompt, episode_seed(task)) as environment:
             episode = _Episode(self._options, environment, policies[self._policy])

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from astraflow.contract.ids import PolicyId, TaskId
 from astraflow.contract.rollouts.agent_calls import AgentCall, LiveSession
@@ -81,6 +81,10 @@ class PolicyClient(Protocol):
         """
 
 
+PolicyClients: TypeAlias = Mapping[PolicyId, PolicyClient]
+"""Client of each policy of a workflow."""
+
+
 class Workflow(Protocol):
     """Turns a task into an episode. Built by `workflows.build(spec)` once for each flow on every node.
 
@@ -100,9 +104,7 @@ class Workflow(Protocol):
     def policies(self) -> tuple[PolicyId, ...]:
         """Policies that the workflow uses; a node leases tasks of the flow only once it serves all of them."""
 
-    async def run(
-        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
-    ) -> Sequence[Trajectory]:
+    async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> Sequence[Trajectory]:
         """Runs one episode; returns at least one trajectory, each of the policy that wrote it."""
 
 

@@ -1,6 +1,5 @@
 """Workflow without a model: the answers of the dataset are the trajectories. For supervised fine-tuning and DPO."""
 
-from collections.abc import Mapping
 from itertools import cycle
 from typing import Annotated
 
@@ -17,7 +16,7 @@ from astraflow.rewards.base import Score
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, RewardScorer
+from astraflow.workflows.base import PolicyClients, RewardScorer
 from astraflow.workflows.components.answers import question_of
 from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder, with_text
 
@@ -78,9 +77,7 @@ class DatasetAnswers:
         )
         return with_text(builder.build(Score(value=float(member == 0), answer=answer)), tokenizer)
 
-    async def run(
-        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
-    ) -> tuple[Trajectory, ...]:
+    async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Raises InvalidInput: dataflow leases no task of such a flow to a node."""
         raise InvalidInput(
             f"cannot run task {task.id!r} on a node: its flow trains on the answers of its dataset; use the workflow "

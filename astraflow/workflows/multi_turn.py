@@ -1,6 +1,5 @@
 """Workflow of one policy that answers again after a wrong answer."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, RewardScorer
+from astraflow.workflows.base import PolicyClients, RewardScorer
 from astraflow.workflows.components.answers import question_of
 from astraflow.workflows.components.conversation import Conversation, ConversationOptions
 
@@ -56,9 +55,7 @@ class MultiTurn:
     def bounds(self) -> EpisodeBounds:
         return self._options.conversation_bounds(conversations=1)
 
-    async def run(
-        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
-    ) -> tuple[Trajectory, ...]:
+    async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Asks until the answer is right, or a limit ends the episode."""
         options = self._options
         system = [{"role": "system", "content": options.system}] if options.system else []

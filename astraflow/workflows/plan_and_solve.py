@@ -1,17 +1,15 @@
 """Workflow of a planner and a solver that follows its plan."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
 
-from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, RewardScorer
+from astraflow.workflows.base import PolicyClients, RewardScorer
 from astraflow.workflows.components.answers import AnswerOptions, question_of
 from astraflow.workflows.components.roles import (
     Team,
@@ -55,9 +53,7 @@ class PlanAndSolve(Team):
     def bounds(self) -> EpisodeBounds:
         return self._options.answer_bounds(trajectories=1 + self._options.solutions)
 
-    async def run(
-        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
-    ) -> tuple[Trajectory, ...]:
+    async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Plans, then solves."""
         options, question = self._options, question_of(task.prompt)
         planner = self.role(

@@ -7,14 +7,13 @@ from typing import Annotated
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.environments.textcraft_world import CraftingWorld, world_of
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, RewardScorer
+from astraflow.workflows.base import PolicyClients, RewardScorer
 from astraflow.workflows.components.agent_tree import Agent, AgentTree, AgentTreeOptions
 from astraflow.workflows.components.answers import question_of
 from astraflow.workflows.components.conversation import Turn
@@ -97,9 +96,7 @@ class Recursive(Team):
     def bounds(self) -> EpisodeBounds:
         return self._options.conversation_bounds(conversations=self._options.max_agents)
 
-    async def run(
-        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
-    ) -> tuple[Trajectory, ...]:
+    async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Runs the first agent and those below it until all have ended."""
         world = world_of(task.prompt, max_steps=self._options.max_steps)
         episode = _Episode(self, self._options, world, question_of(task.prompt), AgentTree(self._options, policies))

@@ -1,17 +1,15 @@
 """Workflow of a router that picks one of several experts, such as a small and a large model."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, RewardScorer
+from astraflow.workflows.base import PolicyClients, RewardScorer
 from astraflow.workflows.components.action_parsers import tagged_texts
 from astraflow.workflows.components.answers import AnswerOptions, question_of
 from astraflow.workflows.components.roles import (
@@ -79,9 +77,7 @@ class Route(Team):
     def bounds(self) -> EpisodeBounds:
         return self._options.answer_bounds(trajectories=1 + len(self._options.experts))
 
-    async def run(
-        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
-    ) -> tuple[Trajectory, ...]:
+    async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Picks an expert; it answers, and so do the cheaper ones."""
         options, question = self._options, question_of(task.prompt)
         router = self.role(

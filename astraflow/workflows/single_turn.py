@@ -1,6 +1,6 @@
 """Workflow with one question, one answer and one score."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 from astraflow.contract.ids import PolicyId
@@ -10,7 +10,7 @@ from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.models.tokenizers import Message
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, RewardScorer
+from astraflow.workflows.base import PolicyClients, RewardScorer
 from astraflow.workflows.components.answers import (
     TEMPLATE_TOKENS,
     AnswerOptions,
@@ -49,9 +49,7 @@ class SingleTurn:
     def bounds(self) -> EpisodeBounds:
         return self._options.answer_bounds(trajectories=1, context=TEMPLATE_TOKENS + 4 * len(self._options.system))
 
-    async def run(
-        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
-    ) -> tuple[Trajectory, ...]:
+    async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Asks the prompt's question and scores the answer."""
         messages, client = self._messages(question_of(task.prompt)), policies[self._policy]
         teacher_prompt: Sequence[int] = ()

@@ -6,13 +6,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, RewardScorer
+from astraflow.workflows.base import PolicyClients, RewardScorer
 from astraflow.workflows.components.answers import AnswerOptions, question_of
 from astraflow.workflows.components.roles import (
     Role,
@@ -85,9 +84,7 @@ class SolveAndSelect(Team):
     def bounds(self) -> EpisodeBounds:
         return self._options.answer_bounds(trajectories=3)
 
-    async def run(
-        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
-    ) -> tuple[Trajectory, ...]:
+    async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Writes two candidates at the same time, and selects one."""
         options, question = self._options, question_of(task.prompt)
         solver = self.role("solver", policies, options)

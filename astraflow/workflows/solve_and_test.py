@@ -1,11 +1,9 @@
 """Workflow of a coder and a tester: the tester writes test cases, and a coder who fails them tries once more."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Prompt, Task
@@ -17,7 +15,7 @@ from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import JobLimits
 from astraflow.sandbox.shared import SharedSandbox
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, RewardScorer
+from astraflow.workflows.base import PolicyClients, RewardScorer
 from astraflow.workflows.components.answers import AnswerOptions, question_of
 from astraflow.workflows.components.code_cases import feedback_text, parse_cases, run_cases
 from astraflow.workflows.components.problem_examples import without_examples
@@ -96,9 +94,7 @@ class SolveAndTest(Team):
     def bounds(self) -> EpisodeBounds:
         return self._options.answer_bounds(trajectories=3)
 
-    async def run(
-        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
-    ) -> tuple[Trajectory, ...]:
+    async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Solves, tests, and solves once more where the cases show a mistake."""
         options, question, reference = self._options, question_of(task.prompt), self._reference(task.prompt)
         function = str(task.prompt.fields.get("function") or "")
@@ -123,9 +119,7 @@ class SolveAndTest(Team):
         await score_answer(second, task.prompt, scorer)
         return trajectories_of((first, tests, second))
 
-    async def _tests(
-        self, prompt: Prompt, attempt: Utterance, function: str, policies: Mapping[PolicyId, PolicyClient]
-    ) -> Utterance:
+    async def _tests(self, prompt: Prompt, attempt: Utterance, function: str, policies: PolicyClients) -> Utterance:
         options = self._options
         problem = prompt.fields.get(options.problem_field)
         form = _FUNCTION_CASES if function else _PROGRAM_CASES

@@ -1,19 +1,17 @@
 """Workflow of a solver and a verifier, which approves or rejects an answer; a rejected solver tries once more."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
 
-from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, RewardScorer
+from astraflow.workflows.base import PolicyClients, RewardScorer
 from astraflow.workflows.components.answers import AnswerOptions, question_of
 from astraflow.workflows.components.roles import (
     TEAM_HEADER,
@@ -110,9 +108,7 @@ class SolveAndVerify(Team):
     def bounds(self) -> EpisodeBounds:
         return self._options.answer_bounds(trajectories=3)
 
-    async def run(
-        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
-    ) -> tuple[Trajectory, ...]:
+    async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Solves, verifies, and solves once more if rejected."""
         options, question = self._options, question_of(task.prompt)
         first = await ask_in_role(self.role("solver", policies, options), question)

@@ -1,17 +1,15 @@
 """Workflow of a lead agent that divides its task among sub-agents, which work in parallel."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, RewardScorer
+from astraflow.workflows.base import PolicyClients, RewardScorer
 from astraflow.workflows.components.action_parsers import tagged_texts
 from astraflow.workflows.components.agent_tree import MAX_MESSAGE_CHARACTERS, Agent, AgentTree, AgentTreeOptions
 from astraflow.workflows.components.answers import question_of
@@ -59,9 +57,7 @@ class Spawn(Team):
     def bounds(self) -> EpisodeBounds:
         return self._options.conversation_bounds(conversations=self._options.max_agents)
 
-    async def run(
-        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
-    ) -> tuple[Trajectory, ...]:
+    async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Runs the lead and its sub-agents, and scores the lead's answer."""
         question = question_of(task.prompt)
         tree = AgentTree(self._options, policies)

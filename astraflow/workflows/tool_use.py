@@ -1,7 +1,7 @@
 """Workflow of one policy that calls tools before it answers."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -22,7 +22,7 @@ from astraflow.tools.base import Tool
 from astraflow.tools.call_parsers import closing_strings, parse_calls
 from astraflow.tools.calls import CallFormat, ParsedCall
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, RewardScorer, episode_seed
+from astraflow.workflows.base import PolicyClient, PolicyClients, RewardScorer, episode_seed
 from astraflow.workflows.components.answers import question_of
 from astraflow.workflows.components.conversation import Conversation, ConversationOptions, Turn, shortened
 from astraflow.workflows.components.tool_calls import (
@@ -98,9 +98,7 @@ class ToolUse:
     async def close(self) -> None:
         await self._resources.aclose()
 
-    async def run(
-        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
-    ) -> tuple[Trajectory, ...]:
+    async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Runs turns until an answer or a limit, and scores the answer."""
         async with AsyncExitStack() as resources:
             tools = await open_tools(self._sources, task.prompt, episode_seed(task), resources)

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ from astraflow.runtime.logs import get_logger
 from astraflow.runtime.plugins import start_managed
 from astraflow.runtime.tracing import span
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, RewardScorer, episode_seed
+from astraflow.workflows.base import PolicyClients, RewardScorer, episode_seed
 from astraflow.workflows.components.conversation import Conversation, ConversationOptions
 from astraflow.workflows.components.roles import Team
 
@@ -86,9 +86,7 @@ class Versus(Team):
     def bounds(self) -> EpisodeBounds:
         return self._options.conversation_bounds(conversations=len(ROLES))
 
-    async def run(
-        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
-    ) -> tuple[Trajectory, ...]:
+    async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Plays one game."""
         limits = self._factory.limits
         players = [_Player(role=role, policy=policy) for role, policy in self.roles.items()]
@@ -111,7 +109,7 @@ class Versus(Team):
         )
 
     async def _play(
-        self, game: Game, turn: GameTurn, players: list[_Player], policies: Mapping[PolicyId, PolicyClient]
+        self, game: Game, turn: GameTurn, players: list[_Player], policies: PolicyClients
     ) -> tuple[Observation, ...]:
         """Plays until the game is over or a player exceeds a limit; returns the results of the players."""
         while not turn.is_over:
@@ -125,7 +123,7 @@ class Versus(Team):
             player.malformed += turn.observation.is_malformed and turn.player == number
         return turn.results
 
-    def _shown(self, player: _Player, text: str, policies: Mapping[PolicyId, PolicyClient]) -> Conversation | None:
+    def _shown(self, player: _Player, text: str, policies: PolicyClients) -> Conversation | None:
         """Returns the conversation of a player with a further text; None when there is no room for it."""
         message = {"role": "user", "content": text}
         if player.conversation is None:

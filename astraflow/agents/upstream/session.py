@@ -29,7 +29,7 @@ from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.spans import Ending
 from astraflow.contract.rollouts.trajectories import Trajectory
-from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.base import PolicyClients
 from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder
 
 
@@ -226,7 +226,7 @@ AgentSession: TypeAlias = PolicySession | UpstreamSession
 
 
 def open_session(
-    policies: Mapping[PolicyId, PolicyClient],
+    policies: PolicyClients,
     options: SessionOptions,
     *,
     default: PolicyId,

@@ -7,7 +7,6 @@ Source: the format's specification, https://github.com/huggingface/safetensors#f
 
 import json
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
@@ -49,9 +48,7 @@ class SafetensorsFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self.close()
 
     @property

@@ -1,10 +1,8 @@
 """Codecs shared by several planes: spans, node facts, JSON fields. No arrays."""
 
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
@@ -69,14 +67,6 @@ def decode_versions(versions: Mapping[str, int]) -> dict[PolicyId, Version]:
 # Cached: a run has few policies and versions, and a report of thousands of nodes repeats them.
 _policy = lru_cache(maxsize=256)(PolicyId)
 _version = lru_cache(maxsize=4096)(Version)
-
-
-def sorted_map(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies a proto map out of its message, keys sorted so that equal reports print equally.
-
-    Keys are interned: thousands of nodes report the same counters.
-    """
-    return {sys.intern(key): mapping[key] for key in sorted(mapping)}
 
 
 def select_entries(mapping: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from pydantic import Field
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.rewards.base import Score
-from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.base import PolicyClients
 from astraflow.workflows.components.conversation import Conversation, ConversationOptions, Turn, shortened
 from astraflow.workflows.components.roles import at_once
 
@@ -81,7 +81,7 @@ class AgentTree:
     An agent that started others acts again when all of them have ended; it then sees their messages.
     """
 
-    def __init__(self, options: AgentTreeOptions, policies: Mapping[PolicyId, PolicyClient]) -> None:
+    def __init__(self, options: AgentTreeOptions, policies: PolicyClients) -> None:
         self.agents: list[Agent] = []
         """All agents, in the order in which they were started."""
         self._options = options

@@ -11,7 +11,7 @@ from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.rewards.base import Score
-from astraflow.workflows.base import PolicyClient, RewardScorer
+from astraflow.workflows.base import PolicyClient, PolicyClients, RewardScorer
 from astraflow.workflows.components.answers import Answer, AnswerOptions, request_answer
 
 TEAM_HEADER = "Outputs of your teammates:"
@@ -47,7 +47,7 @@ class Team:
     def role(
         self,
         name: str,
-        policies: Mapping[PolicyId, PolicyClient],
+        policies: PolicyClients,
         options: AnswerOptions,
         *,
         instruction: str = "",
