@@ -21,7 +21,7 @@ from astraflow.agents.joined_calls import JoinedCalls
 from astraflow.agents.prompts import PolicyPrompts, Prompt
 from astraflow.agents.renderers import Renderer
 from astraflow.agents.sampled_calls import sampled
-from astraflow.agents.session_limits import LimitReached, SessionOptions, SessionUsage
+from astraflow.agents.session_limits import LimitReached, Session, SessionOptions
 from astraflow.agents.traces import Reply, function_calls_with_ids
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
@@ -39,7 +39,7 @@ _MIN_TOP_P = 1e-6
 _T = TypeVar("_T")
 
 
-class PolicySession:
+class PolicySession(Session):
     """Answers the model calls of one session, and returns its trajectories: a `CallHandler`.
 
     Each policy has a token tree. A failure of an engine fails the session: every later call raises it, and `failure`
@@ -55,10 +55,7 @@ class PolicySession:
         models: Mapping[str, PolicyId] | None = None,
     ) -> None:
         """default: policy of model names that are neither in `models` nor a policy."""
-        self.usage = SessionUsage(options)
-        self.failure: Exception | None = None
-        """Failure of the session, which the workflow raises; None while it is sound."""
-        self._options = options
+        super().__init__(options)
         self._default = default
         self._names = {str(policy): policy for policy in policies} | dict(models or {})
         self._prompts = {
@@ -73,7 +70,6 @@ class PolicySession:
         self._replies: dict[str, tuple[PolicyPrompts, Reply]] = {}
         self._model_calls: JoinedCalls[ModelReply] = JoinedCalls(lambda reply: self._take_back(reply.id))
         self._token_calls: JoinedCalls[TokenReply] = JoinedCalls(lambda reply: self._take_back(reply.id))
-        self._is_ended = False
 
     @property
     def models(self) -> Sequence[str]:
@@ -114,10 +110,6 @@ class PolicySession:
         message = reply.message
         text = prompts.client.tokenizer.decode(reply.generation.tokens) if message is None else message.content
         return text, reply.generation.finish
-
-    def end(self) -> None:
-        """Ends the session: later calls are refused, and calls in progress are not committed."""
-        self._is_ended = True
 
     def trajectories(
         self, scores: Scores, *, calls: Sequence[CallRecord] = (), roles: Mapping[PolicyId, str] | None = None
@@ -161,16 +153,6 @@ class PolicySession:
             raise
         finally:
             self.usage.end()
-
-    def _check_open(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-        if self._is_ended:
-            raise CallRefused(
-                "cannot take the call: the session has ended; start no calls after the program's end",
-                refusal=Refusal.ENDED,
-                code="agent.session_ended",
-            )
 
     def _shown(self, call: ModelCall) -> ModelCall:
         """Returns the call without the lines that policies do not read."""

@@ -177,6 +177,31 @@ class SessionUsage:
         return _limit_reached(cause, ending)
 
 
+class Session:
+    """Base of sessions: their use of the limits, their failure and their end."""
+
+    def __init__(self, options: SessionOptions) -> None:
+        self.usage = SessionUsage(options)
+        self.failure: Exception | None = None
+        """Failure of the session, which the workflow raises; None while it is sound."""
+        self._options = options
+        self._is_ended = False
+
+    def end(self) -> None:
+        """Ends the session: later calls are refused, and calls in progress are not committed."""
+        self._is_ended = True
+
+    def _check_open(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self._is_ended:
+            raise CallRefused(
+                "cannot take the call: the session has ended; start no calls after the program's end",
+                refusal=Refusal.ENDED,
+                code="agent.session_ended",
+            )
+
+
 def _limit_reached(cause: str, ending: Ending, *, context: ContextUse | None = None) -> LimitReached:
     return LimitReached(
         f"cannot continue: {cause}; end the program, or raise the limit in the options of the workflow",

@@ -29,16 +29,7 @@ from astraflow.wire.pb import control_plane_pb2 as pb
 PAGE_BYTES = 16 * 2**20
 """Size limit of the texts and calls of one page."""
 
-_COLUMNS = "ordinal, step, outcome, size_bytes, body, prompt_text, completion_text"
-
-_WITH_INTERACTIONS = "reward_terms"
-"""A column that the archive lacks in releases whose trajectories have no endings, roles, reward terms and tokens."""
-
-_WITH_CALLS = "calls_body"
-"""A column that the archive lacks in releases whose trajectories have no recorded calls."""
-
-_WITH_TIMES = "trained_at"
-"""A column that the archive lacks in releases that record no hops."""
+_COLUMNS = "ordinal, step, outcome, size_bytes, body, prompt_text, completion_text, batched_at, trained_at"
 
 _TERM = "(select value from json_each(samples.reward_terms) where key = ?)"
 """Value of a reward term; null for a trajectory without it."""
@@ -59,7 +50,7 @@ _GROUP_COLUMNS = (
 
 def find_trajectories(database: sqlite3.Connection, query: TrajectoryQuery) -> TrajectoryPage:
     """Returns one page, newest first: back from `before` or the end, or forward from `after`."""
-    matching = _matching(query, _columns_of(database))
+    matching = _matching(query)
     trajectories, has_more = _page_rows(database, matching, query)
     if query.after is not None:
         has_older = _exists(database, matching, "ordinal <= ?", query.after)
@@ -130,14 +121,12 @@ def _prompt(row: tuple[Any, ...]) -> SampledPrompt:
 
 def find_rewards(database: sqlite3.Connection, query: RewardQuery) -> RewardHistogram:
     """Returns the histogram of all matches, of rewards or of a reward term, and their endings, roles and terms."""
-    columns = _columns_of(database)
-    matching = _matching(query.matching, columns)
+    matching = _matching(query.matching)
     (failed,) = database.execute(
         f"select count(failure) from samples where {matching.text}",  # noqa: S608 (values are apart)
         matching.values,
     ).fetchone()
-    bins = () if query.term and _WITH_INTERACTIONS not in columns else _bins(database, matching, query)
-    return RewardHistogram(bins=bins, failed=failed, **_counts_by_name(database, matching, columns))
+    return RewardHistogram(bins=_bins(database, matching, query), failed=failed, **_counts_by_name(database, matching))
 
 
 def _bins(database: sqlite3.Connection, matching: Conditions, query: RewardQuery) -> tuple[RewardBin, ...]:
@@ -169,24 +158,17 @@ def _bins(database: sqlite3.Connection, matching: Conditions, query: RewardQuery
     )
 
 
-def _counts_by_name(
-    database: sqlite3.Connection, matching: Conditions, columns: frozenset[str]
-) -> dict[str, dict[str, int]]:
+def _counts_by_name(database: sqlite3.Connection, matching: Conditions) -> dict[str, dict[str, int]]:
     """Returns numbers of trajectories by ending, by role, by reward term and by outcome of a recorded call."""
-    if _WITH_INTERACTIONS not in columns:
-        return {}
     most_frequent = f"group by 1 order by count(*) desc, 1 limit {MAX_NAMES}"
     selects = {
         "endings": f"select ending, count(*) from samples where ending != '' and {matching.text} {most_frequent}",  # noqa: S608 (values are apart)
         "roles": f"select role, count(*) from samples where role != '' and {matching.text} {most_frequent}",  # noqa: S608 (as above)
         "terms": "select key, count(*) from (select reward_terms as terms from samples where "  # noqa: S608 (as above)
         f"reward_terms != '{{}}' and {matching.text}), json_each(terms) {most_frequent}",
+        "calls": "select key, count(*) from (select call_outcomes as calls from samples where "  # noqa: S608 (as above)
+        f"call_outcomes != '{{}}' and {matching.text}), json_each(calls) {most_frequent}",
     }
-    if _WITH_CALLS in columns:
-        selects["calls"] = (
-            "select key, count(*) from (select call_outcomes as calls from samples where "  # noqa: S608 (as above)
-            f"call_outcomes != '{{}}' and {matching.text}), json_each(calls) {most_frequent}"
-        )
     return {name: dict(database.execute(select, matching.values).fetchall()) for name, select in selects.items()}
 
 
@@ -203,19 +185,11 @@ def bin_width(low: float, high: float, *, at_most: int) -> float:
     return next(factor * magnitude for factor in (1.0, 2.5, 5.0, 10.0) if factor * magnitude >= rough)
 
 
-def _columns_of(database: sqlite3.Connection) -> frozenset[str]:
-    return frozenset(row[1] for row in database.execute("pragma table_info(samples)"))
-
-
-def _matching(query: TrajectoryQuery, columns: frozenset[str]) -> Conditions:
+def _matching(query: TrajectoryQuery) -> Conditions:
     conditions = Conditions()
-    if _WITH_INTERACTIONS in columns:
-        _add_interaction(conditions, query)
-    elif query.ending is not None or query.role or query.term:
-        conditions.add_all("false")
-    if query.call is not None:
-        has_call = "exists (select 1 from json_each(samples.call_outcomes) where key = ?)"
-        conditions.add_all(*((has_call, query.call.value) if _WITH_CALLS in columns else ("false",)))
+    _add_interaction(conditions, query)
+    has_call = "exists (select 1 from json_each(samples.call_outcomes) where key = ?)"
+    conditions.add(has_call, query.call.value if query.call else None)
     _add_common(conditions, query)
     conditions.add("group_id = ?", query.group)
     conditions.add("task = ?", query.task)
@@ -260,13 +234,9 @@ def _page_rows(
     boundary = query.after if is_forward else query.before
     values = list(matching.values) + ([] if boundary is None else [boundary])
     where = matching.text if boundary is None else f"{matching.text} and {bound}"
-    columns = _columns_of(database)
-    tokens = "tokens_body" if query.with_tokens and _WITH_INTERACTIONS in columns else "x''"
-    calls = "calls_body" if query.with_calls and _WITH_CALLS in columns else "x''"
-    times = "batched_at, trained_at" if _WITH_TIMES in columns else "null, null"
-    select = (
-        f"select {_COLUMNS}, {times}, {tokens}, {calls} from samples where {where} order by ordinal {order} limit ?"  # noqa: S608 (values are apart)
-    )
+    tokens = "tokens_body" if query.with_tokens else "x''"
+    calls = "calls_body" if query.with_calls else "x''"
+    select = f"select {_COLUMNS}, {tokens}, {calls} from samples where {where} order by ordinal {order} limit ?"  # noqa: S608 (values are apart)
     trajectories: list[SampledTrajectory] = []
     total_bytes = 0
     rows = database.execute(select, (*values, -1))

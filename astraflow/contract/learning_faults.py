@@ -6,10 +6,8 @@ commands, alerts and the maintainer show these records, and none judges the figu
 """
 
 from dataclasses import KW_ONLY, dataclass
-from enum import Enum
-from typing import Any
 
-from astraflow.contract.record_kinds import Severity
+from astraflow.contract.record_kinds import FactEnum, Severity
 
 _INFO, _WARNING, _CRITICAL = Severity
 
@@ -40,7 +38,7 @@ _FELL = "from a fall of a fifth of the range of rewards, beyond the noise of ten
 _RATE = "lower `learning_rate`, or continue from an earlier step"
 
 
-class LearningFault(Enum):
+class LearningFault(FactEnum):
     """Faults of learning, by what they concern: groups and rewards, the policy, its answers, prompts, tools."""
 
     REWARD_CONSTANT = _Facts(
@@ -287,13 +285,3 @@ class LearningFault(Enum):
     threshold: str
     remedy: str
     _value_: str
-
-    def __new__(
-        cls, facts: Any
-    ) -> "LearningFault":  # the type that mypy expects where a fault is looked up by its code
-        """Makes the code the value of the member, and the other facts its attributes."""
-        member = object.__new__(cls)
-        member._value_ = facts.code
-        for name in ("severity", "headline", "evidence", "threshold", "remedy"):
-            setattr(member, name, getattr(facts, name))
-        return member

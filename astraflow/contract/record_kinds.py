@@ -10,7 +10,19 @@ A new kind is one member here and the line that records it. Templates are render
 from dataclasses import KW_ONLY, dataclass, fields
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, Self
+
+
+class FactEnum(Enum):
+    """Enum of data classes: the first field of one is the value of its member, and the others are its attributes."""
+
+    def __new__(cls, facts: Any) -> Self:
+        member = object.__new__(cls)
+        first, *others = fields(facts)
+        member._value_ = getattr(facts, first.name)
+        for field in others:
+            setattr(member, field.name, getattr(facts, field.name))
+        return member
 
 
 class Severity(Enum):
@@ -74,7 +86,7 @@ _bad_run = partial(Kind, topics=(_PROBLEMS,), subject="run")
 _decision = partial(Kind, is_decision=True)
 
 
-class RecordKind(Enum):
+class RecordKind(FactEnum):
     """All kinds, events by topic, then decisions of the fleet service."""
 
     TARGET_MOVED = _target(
@@ -98,10 +110,7 @@ class RecordKind(Enum):
         label="Limit ended",
     )
     NODE_JOINED = _node(
-        "node_joined",
-        "A node joined the run.",
-        template="{name}, pool {pool}, engine {engine}",
-        routine="nodes joined",
+        "node_joined", "A node joined the run.", template="{name}, pool {pool}, engine {engine}", routine="nodes joined"
     )
     NODE_LEFT = _node(
         "node_left",
@@ -171,9 +180,7 @@ class RecordKind(Enum):
         template="no step for {silent_s:.0f} s although a batch is ready",
     )
     TRAINER_RESUMED = _policy(
-        "trainer_resumed",
-        "A stalled trainer makes steps again.",
-        template="the trainer makes steps again",
+        "trainer_resumed", "A stalled trainer makes steps again.", template="the trainer makes steps again"
     )
     STREAM_STARVED = _bad_policy(
         "stream_starved",
@@ -182,9 +189,7 @@ class RecordKind(Enum):
         "buffered, issue headroom {headroom:.0f}",
     )
     STREAM_SUPPLIED = _policy(
-        "stream_supplied",
-        "A starved stream has a batch again.",
-        template="the trainer has a batch again",
+        "stream_supplied", "A starved stream has a batch again.", template="the trainer has a batch again"
     )
     STALE_DROPS = _bad_policy(
         "stale_drops",
@@ -226,9 +231,7 @@ class RecordKind(Enum):
         template="{cause}",
     )
     LEARNING_FAULT_OVER = _policy(
-        "learning_fault_over",
-        "A fault of learning is no longer found.",
-        template="no longer: {cause}",
+        "learning_fault_over", "A fault of learning is no longer found.", template="no longer: {cause}"
     )
     PROMPT_UNUSABLE = _bad_flow(
         "prompt_unusable",
@@ -251,14 +254,8 @@ class RecordKind(Enum):
         "A reward of whole groups raised an error.",
         template="{group}, attempt {attempt:.0f}: {error}",
     )
-    FLOW_PAUSED = _flow(
-        "flow_paused",
-        "A person or a program paused the issue of the flow's groups.",
-    )
-    FLOW_RESUMED = _flow(
-        "flow_resumed",
-        "A person or a program resumed the issue of the flow's groups.",
-    )
+    FLOW_PAUSED = _flow("flow_paused", "A person or a program paused the issue of the flow's groups.")
+    FLOW_RESUMED = _flow("flow_resumed", "A person or a program resumed the issue of the flow's groups.")
     PLUGIN_FILE_LOADED = _plugins(
         "plugin_file_loaded",
         "An operator's change of plugins imported a Python file in the process of dataflow.",
@@ -280,15 +277,9 @@ class RecordKind(Enum):
         "A requested change of selector, filters or sampler named what is active already.",
         template="{slot} {plugins} stays",
     )
-    EVALUATION_REQUESTED = _evaluation(
-        "evaluation_requested",
-        "A person or a program requested a round.",
-    )
+    EVALUATION_REQUESTED = _evaluation("evaluation_requested", "A person or a program requested a round.")
     EVALUATION_STARTED = _evaluation(
-        "evaluation_started",
-        "A round began.",
-        template="round {round:.0f}, {versions}",
-        routine="evaluations started",
+        "evaluation_started", "A round began.", template="round {round:.0f}, {versions}", routine="evaluations started"
     )
     EVALUATION_DONE = _evaluation(
         "evaluation_done",
@@ -297,30 +288,16 @@ class RecordKind(Enum):
         routine="evaluations done",
     )
     EVALUATION_STOPPED = _evaluation(
-        "evaluation_stopped",
-        "A person or a program ended a round early.",
-        template="round {round:.0f}",
+        "evaluation_stopped", "A person or a program ended a round early.", template="round {round:.0f}"
     )
     STOP_CONDITION_MET = _policy(
-        "stop_condition_met",
-        "The run met its stop condition and continues.",
-        template="{condition}",
+        "stop_condition_met", "The run met its stop condition and continues.", template="{condition}"
     )
     RUN_COMPLETED = _policy(
-        "run_completed",
-        "The run met its stop condition and serves no more tasks and batches.",
-        template="{condition}",
+        "run_completed", "The run met its stop condition and serves no more tasks and batches.", template="{condition}"
     )
-    PROBLEM = _bad_run(
-        "problem",
-        "A problem began that needs action.",
-        template="{cause}",
-    )
-    PROBLEM_RESOLVED = _bad_run(
-        "problem_resolved",
-        "A problem no longer exists.",
-        template="resolved: {cause}",
-    )
+    PROBLEM = _bad_run("problem", "A problem began that needs action.", template="{cause}")
+    PROBLEM_RESOLVED = _bad_run("problem_resolved", "A problem no longer exists.", template="resolved: {cause}")
     JOIN_TOKEN_MINTED = Kind(
         "join_token_minted",
         "A person or a program created a join token.",
@@ -336,10 +313,7 @@ class RecordKind(Enum):
         template="by {role} {name}",
         routine="join tokens used",
     )
-    JOIN_TOKEN_REVOKED = _token(
-        "join_token_revoked",
-        "A person or a program revoked a join token before its end.",
-    )
+    JOIN_TOKEN_REVOKED = _token("join_token_revoked", "A person or a program revoked a join token before its end.")
     JOIN_TOKEN_REFUSED = Kind(
         "join_token_refused",
         "A process presented a join token that is unknown, used, revoked or expired.",
@@ -402,11 +376,7 @@ class RecordKind(Enum):
         label="Applied",
     )
     REFUSE = _decision(
-        "refuse",
-        subject="pool",
-        meaning="The guard refused to apply a plan.",
-        template="{text}",
-        label="Refused",
+        "refuse", subject="pool", meaning="The guard refused to apply a plan.", template="{text}", label="Refused"
     )
     PROPOSE = _decision(
         "propose",
@@ -437,10 +407,7 @@ class RecordKind(Enum):
         label="Hold",
     )
     KILL_SWITCH = _decision(
-        "kill_switch",
-        subject="fleet",
-        meaning="The scope of the kill switch changed.",
-        template="{cause}",
+        "kill_switch", subject="fleet", meaning="The scope of the kill switch changed.", template="{cause}"
     )
     MAINTAINER_MODE = _decision(
         "maintainer_mode",
@@ -475,10 +442,7 @@ class RecordKind(Enum):
         template="fault injection: {lost:.0f} of {nodes:node} terminated without notice",
     )
     ALARM = _decision(
-        "alarm",
-        subject="pool",
-        meaning="A condition of which people should know began.",
-        template="{cause}",
+        "alarm", subject="pool", meaning="A condition of which people should know began.", template="{cause}"
     )
     ALARM_OVER = _decision(
         "alarm_over",
@@ -488,11 +452,7 @@ class RecordKind(Enum):
         label="Alarm cleared",
     )
     ESCALATE = _decision(
-        "escalate",
-        subject="pool",
-        meaning="An agent notified people.",
-        template="{reason}",
-        label="Escalated",
+        "escalate", subject="pool", meaning="An agent notified people.", template="{reason}", label="Escalated"
     )
     NOTE = _decision("note", subject="pool", meaning="A person or an agent left a note.", template="{text}")
 
@@ -507,14 +467,8 @@ class RecordKind(Enum):
     is_decision: bool
     _value_: str
 
-    def __new__(cls, kind: Any) -> "RecordKind":  # the type that mypy expects where a kind is looked up by its name
-        """Makes the name the value of the member, and the other facts its attributes."""
-        member = object.__new__(cls)
-        member._value_ = kind.name
-        for field in fields(kind)[1:]:
-            setattr(member, field.name, getattr(kind, field.name))
-        member.label = kind.label or kind.name.replace("_", " ").capitalize()
-        return member
+    def __init__(self, kind: Any) -> None:
+        self.label = kind.label or kind.name.replace("_", " ").capitalize()
 
     @property
     def severity(self) -> Severity:

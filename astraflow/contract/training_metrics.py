@@ -397,12 +397,7 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
     ),
     *_metrics(
         MetricGroup.TIME,
-        (
-            "wait_s",
-            "Waiting for a batch",
-            MetricUnit.SECONDS,
-            "Time before the step without a batch to train.",
-        ),
+        ("wait_s", "Waiting for a batch", MetricUnit.SECONDS, "Time before the step without a batch to train."),
         ("compute_s", "Computing", MetricUnit.SECONDS, "Time of the step without waiting and publishing."),
         (
             "pass_s",
@@ -514,12 +509,7 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             MetricUnit.NUMBER,
             "Mean ratio of the current policy to the anchor over whole sequences, geometric mean of the tokens (GSPO).",
         ),
-        (
-            "nll",
-            "Negative log-likelihood",
-            MetricUnit.NATS,
-            "Mean negative log-likelihood of trained tokens (SFT).",
-        ),
+        ("nll", "Negative log-likelihood", MetricUnit.NATS, "Mean negative log-likelihood of trained tokens (SFT)."),
         (
             "dpo_accuracy",
             "Preferred answers",
@@ -562,12 +552,7 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             MetricUnit.NUMBER,
             "Mean factor by which SAPO scales the gradient of a token; 1 on policy.",
         ),
-        (
-            "value_loss",
-            "Value loss",
-            MetricUnit.NUMBER,
-            "Loss of the critic, mean over the step's optimizer updates.",
-        ),
+        ("value_loss", "Value loss", MetricUnit.NUMBER, "Loss of the critic, mean over the step's optimizer updates."),
         (
             "value_explained_variance",
             "Explained variance",
@@ -631,9 +616,5 @@ def training_metric(name: str) -> TrainingMetric | None:
             description="Mean reward of the trained trajectories of one role.",
         )
     return TrainingMetric(
-        name=name,
-        label=name,
-        unit=MetricUnit.NUMBER,
-        group=MetricGroup.OTHER,
-        description="Reported by the trainer.",
+        name=name, label=name, unit=MetricUnit.NUMBER, group=MetricGroup.OTHER, description="Reported by the trainer."
     )

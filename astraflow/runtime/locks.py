@@ -43,9 +43,9 @@ def lock_exclusively(file: IO[str], *, refusal: AstraFlowError) -> None:
     Raises: `refusal` when another process holds it; OSError.
     """
     give_up_at = time.monotonic() + RETRY_S
-    while not _try_lock(file, fcntl.LOCK_EX):
+    while not try_lock(file, fcntl.LOCK_EX):
         # `is_locked` holds a shared lock for an instant, which does not make the caller a holder.
-        if not _try_lock(file, fcntl.LOCK_SH) or time.monotonic() > give_up_at:
+        if not try_lock(file, fcntl.LOCK_SH) or time.monotonic() > give_up_at:
             raise refusal
         fcntl.flock(file, fcntl.LOCK_UN)
         time.sleep(_PAUSE_S * random.uniform(0.5, 1.5))  # two callers that test the lock at once must not meet again
@@ -55,12 +55,13 @@ def is_locked(path: Path) -> bool:
     """Returns whether a process holds the lock file; False for a missing file. Raises: OSError."""
     try:
         with path.open("r") as file:
-            return not _try_lock(file, fcntl.LOCK_SH)
+            return not try_lock(file, fcntl.LOCK_SH)
     except FileNotFoundError:
         return False
 
 
-def _try_lock(file: IO[str], kind: int) -> bool:
+def try_lock(file: IO[str] | int, kind: int) -> bool:
+    """Locks an open file or a descriptor; returns False if another process holds it. kind: of `fcntl.flock`."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -26,6 +26,7 @@ import numpy as np
 
 from astraflow.contract.errors import InvalidInput, StorageFull, UnknownVersion
 from astraflow.contract.weights import SharedFile
+from astraflow.runtime.locks import try_lock
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.atomic_files import translate_full_disk
 from astraflow.weights.tensors import Buffer, frozen
@@ -86,7 +87,7 @@ class SharedBuffer:
 
     def reclaim(self) -> bool:
         """Returns whether the buffer has no other readers and may be written; blocks mapping until `share`."""
-        is_alone = _try_lock(self._descriptor, fcntl.LOCK_EX)
+        is_alone = try_lock(self._descriptor, fcntl.LOCK_EX)
         if not is_alone:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH)  # the failed attempt has released the shared lock
         return is_alone
@@ -112,7 +113,7 @@ def map_read_only(file: SharedFile) -> Buffer:
     """
     descriptor = _open_checked(file, os.O_RDONLY)
     try:
-        if not _try_lock(descriptor, fcntl.LOCK_SH):
+        if not try_lock(descriptor, fcntl.LOCK_SH):
             raise UnknownVersion(
                 f"cannot map the shared buffer {Path(file.path).name!r}: it is being overwritten; plan the transfer "
                 "again",
@@ -186,20 +187,12 @@ def _remove_if_unused(path: Path) -> bool:
         return False  # it is being created, and not locked yet
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        is_unused = _try_lock(descriptor, fcntl.LOCK_EX)
+        is_unused = try_lock(descriptor, fcntl.LOCK_EX)
         if is_unused:
             path.unlink()
         return is_unused
     finally:
         os.close(descriptor)
-
-
-def _try_lock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 class VersionBuffer:

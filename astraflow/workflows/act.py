@@ -15,7 +15,7 @@ from astraflow.environments.base import Observation
 from astraflow.rewards.base import Score
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, PolicyClients, RewardScorer, episode_seed
+from astraflow.workflows.base import OnePolicy, PolicyClient, PolicyClients, RewardScorer, episode_seed
 from astraflow.workflows.components.action_parsers import INSTRUCTIONS, ActionFormat, UnreadableAction, parse_action
 from astraflow.workflows.components.conversation import Conversation, ConversationOptions, shortened
 from astraflow.workflows.components.environment_episodes import EnvironmentSource, OpenEnvironment
@@ -50,7 +50,7 @@ class ActOptions(ConversationOptions):
 
 
 @workflows.register("act", options=ActOptions)
-class Act:
+class Act(OnePolicy):
     """One policy in one environment, which gives the reward; the flow's reward is not used.
 
     An episode is one trajectory: the first message with the instructions and the first observation, then turns and
@@ -58,13 +58,9 @@ class Act:
     """
 
     def __init__(self, options: ActOptions) -> None:
+        super().__init__(options.policy)
         self._options = options
-        self._policy = PolicyId(options.policy)
         self._source = EnvironmentSource(options.environment)
-
-    @property
-    def policies(self) -> tuple[PolicyId, ...]:
-        return (self._policy,)
 
     @property
     def bounds(self) -> EpisodeBounds:

@@ -108,6 +108,17 @@ class Workflow(Protocol):
         """Runs one episode; returns at least one trajectory, each of the policy that wrote it."""
 
 
+class OnePolicy:
+    """Base of workflows with one policy."""
+
+    def __init__(self, policy: str) -> None:
+        self._policy = PolicyId(policy)
+
+    @property
+    def policies(self) -> tuple[PolicyId, ...]:
+        return (self._policy,)
+
+
 @runtime_checkable
 class BoundedWorkflow(Protocol):
     """Workflow that knows bounds of its episodes. Dataflow refuses results beyond them, so a bound must hold for every

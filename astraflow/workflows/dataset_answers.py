@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.ids import Version
 from astraflow.contract.rollouts.generation import Finish, Generation, VersionSpan
 from astraflow.contract.rollouts.tasks import Prompt, Task
 from astraflow.contract.rollouts.trajectories import Trajectory
@@ -16,7 +16,7 @@ from astraflow.rewards.base import Score
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClients, RewardScorer
+from astraflow.workflows.base import OnePolicy, PolicyClients, RewardScorer
 from astraflow.workflows.components.answers import question_of
 from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder, with_text
 
@@ -33,20 +33,15 @@ class DatasetAnswersOptions(Config):
 
 
 @workflows.register("dataset_answers", options=DatasetAnswersOptions)
-class DatasetAnswers:
+class DatasetAnswers(OnePolicy):
     """Reads answers instead of sampling them. Dataflow runs this workflow itself, so that no node is needed.
 
     The answer of the dataset has the reward 1, a rejected one the reward 0. The flow's reward is not computed.
     """
 
     def __init__(self, options: DatasetAnswersOptions) -> None:
+        super().__init__(options.policy)
         self._options = options
-        self._policy = PolicyId(options.policy)
-
-    @property
-    def policies(self) -> tuple[PolicyId, ...]:
-        """The policy that is trained."""
-        return (self._policy,)
 
     @property
     def group_size(self) -> int:

@@ -5,13 +5,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClients, RewardScorer
+from astraflow.workflows.base import OnePolicy, PolicyClients, RewardScorer
 from astraflow.workflows.components.answers import question_of
 from astraflow.workflows.components.conversation import Conversation, ConversationOptions
 
@@ -35,7 +34,7 @@ class MultiTurnOptions(ConversationOptions):
 
 
 @workflows.register("multi_turn", options=MultiTurnOptions)
-class MultiTurn:
+class MultiTurn(OnePolicy):
     """Question, answer, and after a wrong answer feedback and another try, in one trajectory.
 
     The reward is that of the last answer, times the discount for each retry. The feedback says only that the answer is
@@ -43,13 +42,8 @@ class MultiTurn:
     """
 
     def __init__(self, options: MultiTurnOptions) -> None:
+        super().__init__(options.policy)
         self._options = options
-        self._policy = PolicyId(options.policy)
-
-    @property
-    def policies(self) -> tuple[PolicyId, ...]:
-        """The policy that answers."""
-        return (self._policy,)
 
     @property
     def bounds(self) -> EpisodeBounds:

@@ -13,12 +13,10 @@ from astraflow.workflows.base import PolicyClients, RewardScorer
 from astraflow.workflows.components.answers import AnswerOptions, question_of
 from astraflow.workflows.components.roles import (
     Team,
-    Utterance,
     ask_in_role,
     at_once,
-    score_answer,
+    scored_answer,
     trajectories_of,
-    without_answer_format,
 )
 
 PLANNER_INSTRUCTION = "You are the planner. Write a short plan for this task. Do not carry it out."
@@ -55,22 +53,12 @@ class PlanAndSolve(Team):
 
     async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Plans, then solves."""
-        options, question = self._options, question_of(task.prompt)
-        planner = self.role(
-            "planner",
-            policies,
-            without_answer_format(options),
-            instruction=PLANNER_INSTRUCTION,
-            max_new_tokens=options.plan_max_new_tokens,
+        options = self._options
+        planner = self.reviewer(
+            "planner", policies, options, PLANNER_INSTRUCTION, max_new_tokens=options.plan_max_new_tokens
         )
         solver = self.role("solver", policies, options, instruction=SOLVER_INSTRUCTION)
-        plan = await ask_in_role(planner, question)
-
-        async def solution() -> Utterance:
-            utterance = await ask_in_role(solver, question, (plan,))
-            await score_answer(utterance, task.prompt, scorer)
-            return utterance
-
-        solutions = await at_once(solution() for _ in range(options.solutions))
-        plan.score = sum(solution_utterance.reward for solution_utterance in solutions) / len(solutions)
+        plan = await ask_in_role(planner, question_of(task.prompt))
+        solutions = await at_once(scored_answer(solver, task, scorer, (plan,)) for _ in range(options.solutions))
+        plan.score = sum(solution.reward for solution in solutions) / len(solutions)
         return trajectories_of((plan, *solutions))

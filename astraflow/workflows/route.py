@@ -13,14 +13,11 @@ from astraflow.workflows.base import PolicyClients, RewardScorer
 from astraflow.workflows.components.action_parsers import tagged_texts
 from astraflow.workflows.components.answers import AnswerOptions, question_of
 from astraflow.workflows.components.roles import (
-    Role,
     Team,
-    Utterance,
     ask_in_role,
     at_once,
-    score_answer,
+    scored_answer,
     trajectories_of,
-    without_answer_format,
 )
 
 
@@ -79,24 +76,15 @@ class Route(Team):
 
     async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Picks an expert; it answers, and so do the cheaper ones."""
-        options, question = self._options, question_of(task.prompt)
-        router = self.role(
-            "router",
-            policies,
-            without_answer_format(options),
-            instruction=self._instruction,
-            max_new_tokens=options.choice_max_new_tokens,
+        options = self._options
+        router = self.reviewer(
+            "router", policies, options, self._instruction, max_new_tokens=options.choice_max_new_tokens
         )
-        choice = await ask_in_role(router, question)
+        choice = await ask_in_role(router, question_of(task.prompt))
         picked = parse_expert(choice.text, options.experts)
         count = options.experts.index(picked or options.experts[0]) + 1
-
-        async def answer(expert: Role) -> Utterance:
-            utterance = await ask_in_role(expert, question, parent=choice)
-            await score_answer(utterance, task.prompt, scorer)
-            return utterance
-
-        answers = await at_once(answer(self.role(f"expert_{rank}", policies, options)) for rank in range(1, count + 1))
+        experts = [self.role(f"expert_{rank}", policies, options) for rank in range(1, count + 1)]
+        answers = await at_once(scored_answer(expert, task, scorer, parent=choice) for expert in experts)
         is_correct = [candidate.reward >= options.correct_threshold for candidate in answers]
         answers[-1].labels["is_picked"] = "yes"
         choice.score = float(picked is not None and is_correct[-1] and not any(is_correct[:-1]))

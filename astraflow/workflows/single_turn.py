@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.models.tokenizers import Message
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClients, RewardScorer
+from astraflow.workflows.base import OnePolicy, PolicyClients, RewardScorer
 from astraflow.workflows.components.answers import (
     TEMPLATE_TOKENS,
     AnswerOptions,
@@ -33,17 +32,12 @@ class SingleTurnOptions(AnswerOptions):
 
 
 @workflows.register("single_turn", options=SingleTurnOptions)
-class SingleTurn:
+class SingleTurn(OnePolicy):
     """Reinforcement learning from verifiable rewards in its simplest form."""
 
     def __init__(self, options: SingleTurnOptions) -> None:
+        super().__init__(options.policy)
         self._options = options
-        self._policy = PolicyId(options.policy)
-
-    @property
-    def policies(self) -> tuple[PolicyId, ...]:
-        """The policy that answers."""
-        return (self._policy,)
 
     @property
     def bounds(self) -> EpisodeBounds:

@@ -14,14 +14,11 @@ from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClients, RewardScorer
 from astraflow.workflows.components.answers import AnswerOptions, question_of
 from astraflow.workflows.components.roles import (
-    Role,
     Team,
-    Utterance,
     ask_in_role,
     at_once,
-    score_answer,
+    scored_answer,
     trajectories_of,
-    without_answer_format,
 )
 
 CANDIDATES = ("A", "B")
@@ -88,17 +85,13 @@ class SolveAndSelect(Team):
         """Writes two candidates at the same time, and selects one."""
         options, question = self._options, question_of(task.prompt)
         solver = self.role("solver", policies, options)
-        answers = await at_once(_candidate(solver, question, task, scorer) for _ in CANDIDATES)
+        answers = await at_once(scored_answer(solver, task, scorer) for _ in CANDIDATES)
         candidates = dict(zip(CANDIDATES, answers, strict=True))
         for name, candidate in candidates.items():
             candidate.labels["candidate"] = name
             candidate.heading = f"candidate {name}"
-        selector = self.role(
-            "selector",
-            policies,
-            without_answer_format(options),
-            instruction=SELECTOR_INSTRUCTION,
-            max_new_tokens=options.choice_max_new_tokens,
+        selector = self.reviewer(
+            "selector", policies, options, SELECTOR_INSTRUCTION, max_new_tokens=options.choice_max_new_tokens
         )
         selection = await ask_in_role(selector, question, tuple(candidates.values()))
         choice = parse_choice(selection.text)
@@ -108,9 +101,3 @@ class SolveAndSelect(Team):
         chosen = candidates.pop(choice or CANDIDATES[0])
         selection.parent = chosen
         return trajectories_of((*candidates.values(), chosen, selection))
-
-
-async def _candidate(solver: Role, question: str, task: Task, scorer: RewardScorer) -> Utterance:
-    candidate = await ask_in_role(solver, question)
-    await score_answer(candidate, task.prompt, scorer)
-    return candidate

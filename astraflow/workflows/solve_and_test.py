@@ -23,9 +23,8 @@ from astraflow.workflows.components.roles import (
     Team,
     Utterance,
     ask_in_role,
-    score_answer,
+    scored_answer,
     trajectories_of,
-    without_answer_format,
 )
 
 _PROGRAM_CASES = '[{{"input": "text of standard input", "output": "text of standard output"}}, ...]'
@@ -96,11 +95,10 @@ class SolveAndTest(Team):
 
     async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Solves, tests, and solves once more where the cases show a mistake."""
-        options, question, reference = self._options, question_of(task.prompt), self._reference(task.prompt)
+        options, reference = self._options, self._reference(task.prompt)
         function = str(task.prompt.fields.get("function") or "")
-        first = await ask_in_role(self.role("coder", policies, options), question)
-        score = await score_answer(first, task.prompt, scorer)
-        is_correct = score.value >= options.correct_threshold
+        first = await scored_answer(self.role("coder", policies, options), task, scorer)
+        is_correct = first.reward >= options.correct_threshold
         tests = await self._tests(task.prompt, first, function, policies)
         cases = parse_cases(tests.text, count=options.cases, function=function) or ()
         results = await run_cases(self._sandbox, last_python_block(first.text, function=function), cases, self._limits)
@@ -113,21 +111,19 @@ class SolveAndTest(Team):
         if not cases or passes or not may_retry:
             return trajectories_of((first, tests))
         instruction = _RETRY_TEMPLATE.format(feedback=feedback_text(cases, results))
-        second = await ask_in_role(
-            self.role("coder.retry", policies, options, instruction=instruction), question, (first,), parent=tests
-        )
-        await score_answer(second, task.prompt, scorer)
+        coder = self.role("coder.retry", policies, options, instruction=instruction)
+        second = await scored_answer(coder, task, scorer, (first,), parent=tests)
         return trajectories_of((first, tests, second))
 
     async def _tests(self, prompt: Prompt, attempt: Utterance, function: str, policies: PolicyClients) -> Utterance:
         options = self._options
         problem = prompt.fields.get(options.problem_field)
         form = _FUNCTION_CASES if function else _PROGRAM_CASES
-        tester = self.role(
+        tester = self.reviewer(
             "tester",
             policies,
-            without_answer_format(options),
-            instruction=_TESTER_TEMPLATE.format(count=options.cases, form=form.format(function=function)),
+            options,
+            _TESTER_TEMPLATE.format(count=options.cases, form=form.format(function=function)),
             max_new_tokens=options.cases_max_new_tokens,
         )
         statement = without_examples(problem if isinstance(problem, str) and problem else question_of(prompt))

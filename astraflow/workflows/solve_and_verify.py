@@ -17,9 +17,8 @@ from astraflow.workflows.components.roles import (
     TEAM_HEADER,
     Team,
     ask_in_role,
-    score_answer,
+    scored_answer,
     trajectories_of,
-    without_answer_format,
 )
 
 APPROVE, REJECT = "<verdict>approve</verdict>", "<verdict>reject</verdict>"
@@ -110,23 +109,17 @@ class SolveAndVerify(Team):
 
     async def run(self, task: Task, policies: PolicyClients, scorer: RewardScorer) -> tuple[Trajectory, ...]:
         """Solves, verifies, and solves once more if rejected."""
-        options, question = self._options, question_of(task.prompt)
-        first = await ask_in_role(self.role("solver", policies, options), question)
-        score = await score_answer(first, task.prompt, scorer)
-        verifier = self.role(
-            "verifier",
-            policies,
-            without_answer_format(options),
-            instruction=VERIFIER_INSTRUCTION,
-            max_new_tokens=options.verdict_max_new_tokens,
+        options = self._options
+        first = await scored_answer(self.role("solver", policies, options), task, scorer)
+        verifier = self.reviewer(
+            "verifier", policies, options, VERIFIER_INSTRUCTION, max_new_tokens=options.verdict_max_new_tokens
         )
-        check = await ask_in_role(verifier, question, (first,))
+        check = await ask_in_role(verifier, question_of(task.prompt), (first,))
         verdict = parse_verdict(check.text)
-        check.score = float(verdict is not None and verdict == (score.value >= options.correct_threshold))
+        check.score = float(verdict is not None and verdict == (first.reward >= options.correct_threshold))
         check.metrics = {"approves": float(verdict is not False), "readable": float(verdict is not None)}
         if verdict is not False:
             return trajectories_of((first, check))
         solver = self.role("solver.retry", policies, options, instruction=RETRY_INSTRUCTION)
-        second = await ask_in_role(solver, question, (first, check))
-        await score_answer(second, task.prompt, scorer)
+        second = await scored_answer(solver, task, scorer, (first, check))
         return trajectories_of((first, check, second))

@@ -22,7 +22,7 @@ from astraflow.tools.base import Tool
 from astraflow.tools.call_parsers import closing_strings, parse_calls
 from astraflow.tools.calls import CallFormat, ParsedCall
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, PolicyClients, RewardScorer, episode_seed
+from astraflow.workflows.base import OnePolicy, PolicyClient, PolicyClients, RewardScorer, episode_seed
 from astraflow.workflows.components.answers import question_of
 from astraflow.workflows.components.conversation import Conversation, ConversationOptions, Turn, shortened
 from astraflow.workflows.components.tool_calls import (
@@ -70,7 +70,7 @@ class ToolUseOptions(ConversationOptions):
 
 
 @workflows.register("tool_use", options=ToolUseOptions)
-class ToolUse:
+class ToolUse(OnePolicy):
     """Question, turns with tool calls and their results, and an answer, which is a turn without a call.
 
     An episode is one trajectory. The calls of a turn run at the same time. An error of a tool is text for the policy; a
@@ -78,15 +78,10 @@ class ToolUse:
     """
 
     def __init__(self, options: ToolUseOptions) -> None:
+        super().__init__(options.policy)
         self._options = options
-        self._policy = PolicyId(options.policy)
         self._sources = tuple(tool_sources.build(spec) for spec in options.tools)
         self._resources = AsyncExitStack()
-
-    @property
-    def policies(self) -> tuple[PolicyId, ...]:
-        """The policy that calls tools."""
-        return (self._policy,)
 
     @property
     def bounds(self) -> EpisodeBounds:

@@ -17,7 +17,7 @@ from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient, RewardScorer
 from astraflow.workflows.components.answers import AnswerOptions, question_of
-from astraflow.workflows.components.roles import Team, ask_in_role, score_answer, trajectories_of
+from astraflow.workflows.components.roles import Team, ask_in_role, scored_answer, trajectories_of
 
 
 class ThereAndBackOptions(AnswerOptions):
@@ -42,8 +42,7 @@ class ThereAndBack(Team):
     ) -> tuple[Trajectory, ...]:
         """Asks both policies, one after the other."""
         question = question_of(task.prompt)
-        there = await ask_in_role(self.role("there", policies, self._options), question)
-        await score_answer(there, task.prompt, scorer)
+        there = await scored_answer(self.role("there", policies, self._options), task, scorer)
         back = await ask_in_role(self.role("back", policies, self._options), f"rev {there.text}=", parent=there)
         back.score = float(back.finish is Finish.STOP and f"rev {back.text}=" == question)
         return trajectories_of((there, back))

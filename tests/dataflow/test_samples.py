@@ -246,43 +246,16 @@ async def test_a_page_holds_fewer_trajectories_when_their_calls_are_long(
     assert 0 < len(with_calls.trajectories) < 3 and with_calls.has_older
 
 
-CALL_COLUMNS = "call_outcomes, calls_body"
-INTERACTION_COLUMNS = "ending, role, reward_terms, tokens_body"
-
-
-TIME_COLUMNS = "batched_at, trained_at"
-
-
-@pytest.mark.parametrize(
-    ("version", "columns"),
-    [
-        (2, f"{INTERACTION_COLUMNS}, {CALL_COLUMNS}, {TIME_COLUMNS}"),
-        (3, f"{CALL_COLUMNS}, {TIME_COLUMNS}"),
-        (4, TIME_COLUMNS),
-    ],
-)
-async def test_an_archive_of_an_earlier_release_is_read_and_continued(
-    tmp_path: Path, version: int, columns: str
-) -> None:
+async def test_an_archive_without_the_table_of_groups_is_read_and_continued(tmp_path: Path) -> None:
     archive, samples = opened(tmp_path)
     samples.add(group(1), {SOLVER: "buffered"}, at=1.0)
     archive.close()
     with closing(sqlite3.connect(tmp_path / "history.sqlite")) as database:
-        for column in columns.split(", "):
-            database.execute(f"alter table samples drop column {column}")
-        for column in ("actor", "reason", "cause", "severity", "figures"):
-            database.execute(f"alter table events drop column {column}")
-        database.execute("alter table events add column message text not null default ''")
         database.execute("drop table sampled_groups")
-        database.execute(f"pragma user_version = {version}")
+        database.execute("pragma user_version = 7")
         database.commit()
     with closing(open_read_only(tmp_path / "history.sqlite")) as database:
         assert len(find_trajectories(database, TrajectoryQuery(with_tokens=True, with_calls=True)).trajectories) == 2
-        assert find_trajectories(database, TrajectoryQuery(call=CallOutcome.ANSWERED)).trajectories == ()
-        assert find_trajectories(database, TrajectoryQuery(ending=Ending.WON)).trajectories == ()
-        assert find_trajectories(database, TrajectoryQuery(term="a", min_term=0.0)).trajectories == ()
-        assert len(find_rewards(database, RewardQuery(matching=TrajectoryQuery())).bins) == 2
-        assert find_rewards(database, RewardQuery(matching=TrajectoryQuery(), term="a")).bins == ()
         assert [group.prompt for group in find_groups(database, GroupQuery()).groups] == [""]
         assert find_groups(database, GroupQuery(prompt="letters:1")).groups == ()
         assert find_sample_index(database, SampleIndexQuery()) == SampleIndex(steps=(), prompts=())

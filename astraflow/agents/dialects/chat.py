@@ -58,7 +58,10 @@ class ChatDialect:
         fields.refuse_fields(body, _UNSUPPORTED)
         refuse_several(body)
         fields.includes_usage(body)  # what the answer needs is checked before a reply is sampled and trained
-        tools = tuple(_tool(tool, where) for where, tool in fields.objects(body, "tools"))
+        tools = tuple(
+            fields.function_tool(tool, fields.mapping(tool, "function"), where)
+            for where, tool in fields.objects(body, "tools")
+        )
         options = CallOptions(
             model=fields.text(body, "model"),
             max_tokens=fields.count(body, "max_completion_tokens") or fields.count(body, "max_tokens"),
@@ -189,47 +192,13 @@ def _function_calls(message: Json, where: str) -> tuple[FunctionCall, ...]:
     return tuple(calls)
 
 
-def _tool(tool: Json, where: str) -> ToolSchema:
-    kind = fields.text(tool, "type", default="function")
-    function = fields.mapping(tool, "function")
-    if kind != "function" or function is None:
-        raise InvalidCall(
-            f"cannot use {where}: tools of type {kind[:40]!r} are not supported; define a function",
-            code="agent.unsupported_tool",
-        )
-    strict = fields.flag(function, "strict") if function.get("strict") is not None else None
-    return fields.function_tool(function, is_strict=strict)
-
-
 def _tool_choice(choice: Any, tools: tuple[ToolSchema, ...]) -> str:
-    if choice is None:
-        return "auto"
-    if choice in ("auto", "none", "required"):
-        return str(choice)
-    function = fields.mapping(choice, "function") if isinstance(choice, dict) else None
-    if function is None:
-        raise InvalidCall(
-            "cannot use `tool_choice`: it is not 'auto', 'none', 'required' or a function; use one of these",
-            code="agent.unsupported_tool_choice",
-        )
-    return fields.known_tool(fields.required_text(function, "name"), tools)
+    return fields.tool_choice(choice, lambda named: fields.mapping(named, "function"), tools)
 
 
 def _json_schema(body: Json) -> str:
     wanted = fields.mapping(body, "response_format") or {}
-    kind = fields.text(wanted, "type", default="text")
-    if kind == "text":
-        return ""
-    if kind == "json_object":
-        return fields.schema_text({"type": "object"})
-    schema = fields.mapping(fields.mapping(wanted, "json_schema") or {}, "schema")
-    if kind != "json_schema" or schema is None:
-        raise InvalidCall(
-            f"cannot use `response_format`: type {kind[:40]!r} is unknown or has no schema; use 'text', 'json_object' "
-            "or 'json_schema' with `json_schema.schema`",
-            code="agent.unsupported_format",
-        )
-    return fields.schema_text(schema)
+    return fields.format_schema(wanted, fields.mapping(wanted, "json_schema") or {}, "response_format")
 
 
 def _tool_call(call: FunctionCall) -> Json:

@@ -1,6 +1,6 @@
 """Validated reading of the fields of requests. A field with the value null counts as absent."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from astraflow.agents.dialects.dialect import InvalidCall, Json, to_json
@@ -115,16 +115,60 @@ def joined_text(content: Any, where: str, *, kinds: tuple[str, ...], separator: 
     return separator.join(_part_text(part, f"{where}[{index}]", kinds) for index, part in enumerate(content))
 
 
-def function_tool(function: Json, *, schema_key: str = "parameters", is_strict: bool | None = None) -> ToolSchema:
-    """Returns the schema of a function that the model may call."""
+def function_tool(
+    tool: Json, function: Json | None, where: str, *, kind: str = "function", schema_key: str = "parameters"
+) -> ToolSchema:
+    """Returns the schema of a tool that the model may call. function: the part with its name, text and parameters."""
+    actual = text(tool, "type", default=kind)
+    if actual != kind or function is None:
+        remedy = "a function" if kind == "function" else f"a tool with `{schema_key}`"
+        raise InvalidCall(
+            f"cannot use {where}: tools of type {actual[:40]!r} are not supported; define {remedy}",
+            code="agent.unsupported_tool",
+        )
     described: Json = {"name": required_text(function, "name")}
     if description := text(function, "description"):
         described["description"] = description
     parameters = mapping(function, schema_key)
     described["parameters"] = {"type": "object", "properties": {}} if parameters is None else parameters
-    if is_strict is not None:
-        described["strict"] = is_strict
+    if function.get("strict") is not None:
+        described["strict"] = flag(function, "strict")
     return {"type": "function", "function": described}
+
+
+def tool_choice(choice: Any, named: Callable[[Json], Json | None], tools: tuple[ToolSchema, ...]) -> str:
+    """Returns the choice of tools in OpenAI's words: `auto`, `none`, `required` or the name of a tool.
+
+    named: returns the part of an object that has the name of a tool; None for another object.
+    """
+    if choice is None:
+        return "auto"
+    if choice in ("auto", "none", "required"):
+        return str(choice)
+    function = named(choice) if isinstance(choice, dict) else None
+    if function is None:
+        raise InvalidCall(
+            "cannot use `tool_choice`: it is not 'auto', 'none', 'required' or a function; use one of these",
+            code="agent.unsupported_tool_choice",
+        )
+    return known_tool(required_text(function, "name"), tools)
+
+
+def format_schema(wanted: Json, described: Json, where: str) -> str:
+    """Returns the JSON schema of an answer in OpenAI's words; empty for text. described: the part with the schema."""
+    kind = text(wanted, "type", default="text")
+    if kind == "text":
+        return ""
+    if kind == "json_object":
+        return schema_text({"type": "object"})
+    schema = mapping(described, "schema")
+    if kind != "json_schema" or schema is None:
+        raise InvalidCall(
+            f"cannot use `{where}`: type {kind[:40]!r} is unknown or has no schema; use 'text', 'json_object', or "
+            "'json_schema' with a `schema`",
+            code="agent.unsupported_format",
+        )
+    return schema_text(schema)
 
 
 def schema_text(schema: Json | None) -> str:

@@ -46,7 +46,10 @@ class MessagesDialect:
         """Returns the request. Raises: CallRefused."""
         _refuse_thread(body)
         fields.refuse_fields(body, {"container": "leave it out", "mcp_servers": "define the tools in the agent"})
-        tools = tuple(_tool(tool, where) for where, tool in fields.objects(body, "tools"))
+        tools = tuple(
+            fields.function_tool(tool, tool, where, kind="custom", schema_key="input_schema")
+            for where, tool in fields.objects(body, "tools")
+        )
         choice = fields.mapping(body, "tool_choice") or {}
         options = CallOptions(
             model=fields.text(body, "model"),
@@ -224,17 +227,6 @@ def _unsupported(where: str, kind: Any) -> InvalidCall:
         f"cannot use {where}: blocks of type {str(kind)[:40]!r} are not supported; send text",
         code="agent.unsupported_content",
     )
-
-
-def _tool(tool: Json, where: str) -> ToolSchema:
-    kind = fields.text(tool, "type", default="custom")
-    if kind != "custom":
-        raise InvalidCall(
-            f"cannot use {where}: tools of type {kind[:40]!r} are not supported; define a tool with `input_schema`",
-            code="agent.unsupported_tool",
-        )
-    strict = fields.flag(tool, "strict") if tool.get("strict") is not None else None
-    return fields.function_tool(tool, schema_key="input_schema", is_strict=strict)
 
 
 def _tool_choice(choice: Json, tools: tuple[ToolSchema, ...]) -> str:

@@ -225,42 +225,15 @@ def _tools(body: Json) -> Iterator[ToolSchema]:
 
 
 def _tool(tool: Json, where: str, *, namespace: str = "") -> ToolSchema:
-    kind = fields.text(tool, "type", default="function")
-    if kind != "function":
-        raise InvalidCall(
-            f"cannot use {where}: tools of type {kind[:40]!r} are not supported; define a function",
-            code="agent.unsupported_tool",
-        )
-    strict = fields.flag(tool, "strict") if tool.get("strict") is not None else None
-    name = full_name(namespace, fields.required_text(tool, "name"))
-    return fields.function_tool({**tool, "name": name}, is_strict=strict)
+    schema = fields.function_tool(tool, tool, where)
+    schema["function"]["name"] = full_name(namespace, schema["function"]["name"])
+    return schema
 
 
 def _tool_choice(choice: Any, tools: tuple[ToolSchema, ...]) -> str:
-    if choice is None:
-        return "auto"
-    if choice in ("auto", "none", "required"):
-        return str(choice)
-    if not isinstance(choice, dict) or choice.get("type") != "function":
-        raise InvalidCall(
-            "cannot use `tool_choice`: it is not 'auto', 'none', 'required' or a function; use one of these",
-            code="agent.unsupported_tool_choice",
-        )
-    return fields.known_tool(fields.required_text(choice, "name"), tools)
+    return fields.tool_choice(choice, lambda named: named if named.get("type") == "function" else None, tools)
 
 
 def _json_schema(body: Json) -> str:
     wanted = fields.mapping(fields.mapping(body, "text") or {}, "format") or {}
-    kind = fields.text(wanted, "type", default="text")
-    if kind == "text":
-        return ""
-    if kind == "json_object":
-        return fields.schema_text({"type": "object"})
-    schema = fields.mapping(wanted, "schema")
-    if kind != "json_schema" or schema is None:
-        raise InvalidCall(
-            f"cannot use `text.format`: type {kind[:40]!r} is unknown or has no schema; use 'text', 'json_object' or "
-            "'json_schema' with `schema`",
-            code="agent.unsupported_format",
-        )
-    return fields.schema_text(schema)
+    return fields.format_schema(wanted, wanted, "text.format")

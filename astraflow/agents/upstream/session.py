@@ -19,7 +19,7 @@ from astraflow.agents.calls import (
 )
 from astraflow.agents.joined_calls import JoinedCalls
 from astraflow.agents.policy_session import PolicySession
-from astraflow.agents.session_limits import SessionOptions, SessionUsage
+from astraflow.agents.session_limits import Session, SessionOptions
 from astraflow.agents.text_tokens import TextTokenizer
 from astraflow.agents.traces import MessageChain
 from astraflow.agents.upstream.formats import UpstreamReply
@@ -46,7 +46,7 @@ class _Turn:
         return (*self.call.messages, self.reply.message)
 
 
-class UpstreamSession:
+class UpstreamSession(Session):
     """Answers the model calls of an agent program with an endpoint: a `CallHandler` behind the proxy.
 
     It has the limits and the sampling of a session with policies, so that a baseline and a trained policy work under
@@ -62,16 +62,12 @@ class UpstreamSession:
         models: Mapping[str, PolicyId] | None = None,
     ) -> None:
         """default: policy of model names that are neither in `models` nor a policy."""
-        self.usage = SessionUsage(options)
-        self.failure: Exception | None = None
-        """Failure of the session, which the workflow raises; None while it is sound."""
+        super().__init__(options)
         self._policies = dict(policies)
-        self._options = options
         self._default = default
         self._names = dict(models or {})
         self._calls: JoinedCalls[ModelReply] = JoinedCalls(lambda reply: self._discard(reply.id))
         self._turns: dict[str, _Turn] = {}
-        self._is_ended = False
 
     @property
     def models(self) -> Sequence[str]:
@@ -121,10 +117,6 @@ class UpstreamSession:
             return None
         reply = next(reversed(self._turns.values())).reply
         return reply.message.content, Finish.LENGTH if reply.finish is ReplyFinish.LENGTH else Finish.STOP
-
-    def end(self) -> None:
-        """Ends the session: later calls are refused."""
-        self._is_ended = True
 
     def trajectories(self, scores: Scores, *, calls: Sequence[CallRecord] = ()) -> tuple[Trajectory, ...]:
         """Returns each conversation that no later one continues, as text; none when no call was answered.
@@ -204,16 +196,6 @@ class UpstreamSession:
 
     def _policy(self, model: str) -> PolicyId:
         return self._names.get(model, next((name for name in self._policies if name == model), self._default))
-
-    def _check_open(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-        if self._is_ended:
-            raise CallRefused(
-                "cannot take the call: the session has ended; start no calls after the program's end",
-                refusal=Refusal.ENDED,
-                code="agent.session_ended",
-            )
 
     def _discard(self, reply_id: str) -> None:
         """Takes back a reply whose client had gone before it got it."""

@@ -14,7 +14,7 @@ from astraflow.contract.fleet.pools import FleetStatus, KillScope
 from astraflow.contract.fleet.recommendations import DEFAULT_WAIT_HIGH, LimitInEffect, Mode, Reason
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.record_causes import CAUSES, MISMATCHES, STALLS
-from astraflow.contract.record_kinds import Severity
+from astraflow.contract.record_kinds import FactEnum, Severity
 from astraflow.contract.records import Record, fill, printed_rate
 from astraflow.contract.reports.capacity import CapacityBalance, capacity_balance, measured_input
 from astraflow.contract.reports.report import NodeReport, NodeState, Report, StreamReport
@@ -57,7 +57,7 @@ _LOG = "read the message, and the log of the process that it names"
 _DIFFER = "Engine and trainer differ"
 
 
-class LimitingCause(Enum):
+class LimitingCause(FactEnum):
     """Causes: what limits the run, and how urgent that is for a person."""
 
     COMPLETE = _Facts("complete", Stage.NONE, _INFO, "The run is complete", "{steps:step} are trained", "")
@@ -92,14 +92,7 @@ class LimitingCause(Enum):
         "no node is in the run[, {lost_nodes:.0f} were lost]",
         "start one with `astraflow join`, or a pool",
     )
-    NODES_MISSING = _Facts(
-        "nodes_missing",
-        Stage.NODES,
-        _WARNING,
-        "{finding}",
-        _READY,
-        "{others}",
-    )
+    NODES_MISSING = _Facts("nodes_missing", Stage.NODES, _WARNING, "{finding}", _READY, "{others}")
     NODES_HELD = _Facts(
         "nodes_held",
         Stage.NODES,
@@ -125,12 +118,7 @@ class LimitingCause(Enum):
         "[{more:more node} would keep it busy]",
     )
     ROLLOUTS_SLOW = _Facts(
-        "rollouts_slow",
-        Stage.NODES,
-        _INFO,
-        "Rollouts set the pace",
-        _WAITS + "; what it needs is not measured yet",
-        "",
+        "rollouts_slow", Stage.NODES, _INFO, "Rollouts set the pace", _WAITS + "; what it needs is not measured yet", ""
     )
     UNEVEN = _Facts(
         "uneven",
@@ -217,14 +205,6 @@ class LimitingCause(Enum):
     because: str
     remedy: str
 
-    def __new__(cls, facts: _Facts) -> "LimitingCause":
-        """Makes the code the value of the member, and the other facts its attributes."""
-        member = object.__new__(cls)
-        member._value_ = facts.code
-        for name in ("stage", "severity", "headline", "because", "remedy"):
-            setattr(member, name, getattr(facts, name))
-        return member
-
 
 _BY_CODE: Mapping[str, LimitingCause] = {cause.value: cause for cause in LimitingCause}
 
@@ -308,12 +288,6 @@ def diagnose(report: Report, policy: PolicyId, fleet: FleetStatus | None = None)
         wait=stream.training.current_wait,
         publish_share=_publish_share(stream),
     )
-
-
-def worst_diagnosis(report: Report, fleet: FleetStatus | None = None) -> Diagnosis | None:
-    """Returns the most urgent diagnosis of all policies, the first of equal ones; None without a policy."""
-    diagnoses = [diagnose(report, stream.policy, fleet) for stream in report.streams]
-    return max(diagnoses, key=lambda diagnosis: list(Severity).index(diagnosis.severity), default=None)
 
 
 def fed_below(report: Report | None) -> float:

@@ -56,20 +56,6 @@ create index if not exists sampled_groups_of_prompt on sampled_groups (prompt);
 """
 
 _MIGRATIONS = {
-    2: """
-alter table samples add column ending text not null default '';
-alter table samples add column role text not null default '';
-alter table samples add column reward_terms text not null default '{}';
-alter table samples add column tokens_body blob not null default x'';
-""",
-    3: """
-alter table samples add column call_outcomes text not null default '{}';
-alter table samples add column calls_body blob not null default x'';
-""",
-    4: """
-alter table samples add column batched_at real;
-alter table samples add column trained_at real;
-""",
     5: """
 alter table events add column actor text not null default '';
 alter table events add column reason text not null default '';

@@ -5,7 +5,6 @@ to 127.0.0.1 (DNS rebinding). The browser then says so: in `Origin`, in `Sec-Fet
 asked for; and a page cannot send JSON to another origin without asking for permission first.
 """
 
-import ipaddress
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -13,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from astraflow.runtime.http.hosts import is_loopback
+from astraflow.runtime.http.hosts import is_address, is_loopback
 
 _JSON = "application/json"
 _OWN_SITE = ("", "none", "same-origin")
@@ -52,7 +51,7 @@ class BrowserGuard:
     def _is_own(self, host: str) -> bool:
         """Returns whether no foreign name leads here: addresses have no name that could be changed."""
         name = _hostname(f"//{host}")
-        return is_loopback(name) or name in self._names or _is_address(name)
+        return is_loopback(name) or name in self._names or is_address(name)
 
 
 def _same_host(origin: str, hosts: Sequence[str]) -> bool:
@@ -67,14 +66,6 @@ def _hostname(address: str) -> str:
         return parts.hostname or "" if parts.username is None and not parts.path else ""
     except ValueError:
         return ""
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _refused(status: int, code: str, cause: str, remedy: str) -> JSONResponse:

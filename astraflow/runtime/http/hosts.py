@@ -96,7 +96,7 @@ def require_reachable_host(host: str, *, what: str) -> str:
             f"cannot use {host!r} for {what}: it is a loopback address; give the address that others use",
             code="host.not_reachable",
         )
-    if not _is_address(host) and not _NAME.fullmatch(host):
+    if not is_address(host) and not _NAME.fullmatch(host):
         raise InvalidInput(
             f"cannot use {host[:80]!r} for {what}: not a host name or address; use one as 10.0.0.5 or runs.example.org",
             code="host.invalid",
@@ -104,7 +104,8 @@ def require_reachable_host(host: str, *, what: str) -> str:
     return host
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
+    """Returns whether a host is an IP address, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

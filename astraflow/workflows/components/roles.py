@@ -8,11 +8,11 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from astraflow.contract.errors import InternalError
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.generation import Finish
-from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.rewards.base import Score
 from astraflow.workflows.base import PolicyClient, PolicyClients, RewardScorer
-from astraflow.workflows.components.answers import Answer, AnswerOptions, request_answer
+from astraflow.workflows.components.answers import Answer, AnswerOptions, question_of, request_answer
 
 TEAM_HEADER = "Outputs of your teammates:"
 
@@ -43,6 +43,13 @@ class Team:
     def policies(self) -> tuple[PolicyId, ...]:
         """Policies that play a role, each once."""
         return tuple(dict.fromkeys(self._roles.values()))
+
+    def reviewer(
+        self, name: str, policies: PolicyClients, options: AnswerOptions, instruction: str, *, max_new_tokens: int
+    ) -> "Role":
+        """Returns a role for one episode whose text is no answer: without the JSON schema and stop strings of one."""
+        plain = options.model_copy(update={"json_schema": "", "stop_strings": ()})
+        return self.role(name, policies, plain, instruction=instruction, max_new_tokens=max_new_tokens)
 
     def role(
         self,
@@ -134,11 +141,21 @@ async def ask_in_role(
     return Utterance(role=role.name, answer=answer, parent=parent or (team_context[-1] if team_context else None))
 
 
-async def score_answer(utterance: Utterance, prompt: Prompt, scorer: RewardScorer) -> Score:
-    """Scores an utterance with the flow's reward, and returns the score. Raises: RolloutFailed."""
-    score = await scorer.score(prompt, utterance.text, utterance.finish, tokens=utterance.answer.tokens)
-    utterance.score = score
-    return score
+async def scored_answer(
+    role: Role,
+    task: Task,
+    scorer: RewardScorer,
+    team_context: Sequence[Utterance] = (),
+    *,
+    parent: Utterance | None = None,
+) -> Utterance:
+    """Asks a policy for one answer to the question of a task, and scores it with the flow's reward.
+
+    Raises: RolloutFailed.
+    """
+    said = await ask_in_role(role, question_of(task.prompt), team_context, parent=parent)
+    said.score = await scorer.score(task.prompt, said.text, said.finish, tokens=said.tokens)
+    return said
 
 
 def role_prompt(role: Role, task: str, team_context: Sequence[Utterance] = ()) -> str:
@@ -161,11 +178,6 @@ def trajectories_of(utterances: Sequence[Utterance]) -> tuple[Trajectory, ...]:
     """
     indices = {id(utterance): index for index, utterance in enumerate(utterances)}
     return tuple(_trajectory(turn, None if turn.parent is None else indices[id(turn.parent)]) for turn in utterances)
-
-
-def without_answer_format(options: AnswerOptions) -> AnswerOptions:
-    """Returns the options for roles other than the solver: JSON schema and stop strings are those of an answer."""
-    return options.model_copy(update={"json_schema": "", "stop_strings": ()})
 
 
 async def at_once(calls: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:

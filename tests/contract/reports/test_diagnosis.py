@@ -12,7 +12,7 @@ from astraflow.contract.fleet.recommendations import LimitInEffect, Mode, PoolRe
 from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version
 from astraflow.contract.record_kinds import Severity
 from astraflow.contract.records import Record, problem_record
-from astraflow.contract.reports.diagnosis import Diagnosis, LimitingCause, Stage, diagnose, fed_below, worst_diagnosis
+from astraflow.contract.reports.diagnosis import Diagnosis, LimitingCause, Stage, diagnose, fed_below
 from astraflow.contract.reports.report import Completion, NodeReport, NodeState, PoolReport, Report
 from tests import make
 
@@ -204,15 +204,6 @@ def test_the_kill_switch_of_the_fleet_service_counts_at_once() -> None:
     report = state(ready=3)
     assert diagnose(report, SOLVER, STOPPED_FLEET).cause is LimitingCause.NODES_HELD
     assert "the kill switch" in diagnose(report, SOLVER, STOPPED_FLEET).remedy
-
-
-def test_the_most_urgent_policy_stands_for_the_run() -> None:
-    report = state(problems=(problem_record("no_pull", "judge", policy="judge", buffered=9),))
-    judge = replace(report.streams[0], policy=PolicyId("judge"))
-    worst = worst_diagnosis(replace(report, streams=(*report.streams, judge)))
-    assert worst is not None
-    assert (worst.policy, worst.cause) == ("judge", LimitingCause.NO_PULL)
-    assert worst_diagnosis(replace(report, streams=())) is None
 
 
 def test_the_bound_of_a_fed_trainer_is_that_of_the_sizer() -> None:
