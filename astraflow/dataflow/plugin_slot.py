@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
@@ -11,6 +12,23 @@ from astraflow.contract.plugins import PlannedPlugins, PluginSlot, PluginSpec, p
 from astraflow.contract.values import Json
 from astraflow.dataflow.storage.prompt_rows import RowProvider
 from astraflow.runtime.plugins import Registry, load_plugin_file
+
+
+class SavedCounts:
+    """Base of data algorithms whose whole state is in attributes, such as counts; it is empty by default."""
+
+    saved: ClassVar[tuple[str, ...]] = ()
+    """Keys of the state. The attribute of `key` is `_key`; its value is JSON."""
+
+    def state_dict(self) -> dict[str, Json]:
+        return {key: copy(getattr(self, f"_{key}")) for key in self.saved}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for key in self.saved:
+            setattr(self, f"_{key}", copy(state[key]))
+
+    def metrics(self) -> dict[str, float]:
+        return {}
 
 
 class Plugin(Protocol):

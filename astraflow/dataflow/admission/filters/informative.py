@@ -1,14 +1,11 @@
 """Drops groups without a difference of rewards: they carry no signal. (Dynamic sampling, DAPO, arXiv:2503.14476)"""
 
-from collections.abc import Mapping
-from typing import Any
-
 from pydantic import Field
 
 from astraflow.contract.ids import Version
-from astraflow.contract.values import Json
 from astraflow.dataflow.admission.filters import MIN_REWARD_SPREAD, filters
 from astraflow.dataflow.admission.routing import RoutedGroup
+from astraflow.dataflow.plugin_slot import SavedCounts
 from astraflow.runtime.config.base import Config
 
 
@@ -20,12 +17,14 @@ class InformativeOptions(Config):
 
 
 @filters.register("informative", options=InformativeOptions)
-class Informative:
+class Informative(SavedCounts):
     """Drops groups of equal rewards: their group-relative advantage is zero, so they only dilute the batch.
 
     If a policy has several roles in its workflow, the rewards of one role must differ. A dropped group is easy when
     every role succeeds.
     """
+
+    saved = ("easy", "hard")
 
     def __init__(self, options: InformativeOptions) -> None:
         self._min_spread = options.min_spread
@@ -42,14 +41,6 @@ class Informative:
         else:
             self._hard += 1
         return False
-
-    def state_dict(self) -> dict[str, Json]:
-        """Returns the counts of dropped groups."""
-        return {"easy": self._easy, "hard": self._hard}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the state."""
-        self._easy, self._hard = state["easy"], state["hard"]
 
     def metrics(self) -> dict[str, float]:
         """Returns the dropped groups by kind."""

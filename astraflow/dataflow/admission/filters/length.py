@@ -1,15 +1,14 @@
 """Drops groups with truncated, too short or too long trajectories. (Overlong filtering, DAPO, arXiv:2503.14476)"""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from astraflow.contract.ids import Version
 from astraflow.contract.rollouts.trajectories import Trajectory
-from astraflow.contract.values import Json
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.admission.routing import RoutedGroup
+from astraflow.dataflow.plugin_slot import SavedCounts
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 
@@ -34,11 +33,13 @@ class LengthOptions(Config):
 
 
 @filters.register("length", options=LengthOptions)
-class Length:
+class Length(SavedCounts):
     """Drops groups with too many truncated, too short or too long answers.
 
     The reward of a truncated answer is noise.
     """
+
+    saved = ("truncated", "rows")
 
     def __init__(self, options: LengthOptions) -> None:
         self._options = options
@@ -52,14 +53,6 @@ class Length:
         self._truncated += sum(trajectory.is_truncated for trajectory in trajectories)
         others = sum(not self._has_allowed_length(trajectory) for trajectory in trajectories)
         return others <= self._options.max_share * len(trajectories)
-
-    def state_dict(self) -> dict[str, Json]:
-        """Returns the counts of trajectories."""
-        return {"truncated": self._truncated, "rows": self._rows}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the state."""
-        self._truncated, self._rows = state["truncated"], state["rows"]
 
     def metrics(self) -> dict[str, float]:
         """Returns the share of trajectories that ended at their length limit."""

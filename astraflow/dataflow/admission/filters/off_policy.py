@@ -1,14 +1,11 @@
 """Drops groups with too many tokens of old versions. (Trajectories of several versions: AReaL, arXiv:2505.24298)"""
 
-from collections.abc import Mapping
-from typing import Any
-
 from pydantic import Field
 
 from astraflow.contract.ids import Version
-from astraflow.contract.values import Json
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.admission.routing import RoutedGroup
+from astraflow.dataflow.plugin_slot import SavedCounts
 from astraflow.runtime.config.base import Config
 
 
@@ -23,11 +20,13 @@ class OffPolicyOptions(Config):
 
 
 @filters.register("off_policy", options=OffPolicyOptions)
-class OffPolicy:
+class OffPolicy(SavedCounts):
     """Drops groups with too many tokens of old versions.
 
     Weighs every token; finer than the staleness bound, which uses a group's first token only.
     """
+
+    saved = ("old", "tokens")
 
     def __init__(self, options: OffPolicyOptions) -> None:
         self._options = options
@@ -48,13 +47,6 @@ class OffPolicy:
         self._old += old
         self._tokens += tokens
         return old <= self._options.max_share * tokens
-
-    def state_dict(self) -> dict[str, Json]:
-        return {"old": self._old, "tokens": self._tokens}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the state."""
-        self._old, self._tokens = state["old"], state["tokens"]
 
     def metrics(self) -> dict[str, float]:
         """Returns the share of tokens that were old on arrival."""

@@ -1,17 +1,14 @@
 """Drops repetitive groups. (seq-rep-n of Neural text unlikelihood, arXiv:1908.04319)"""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
 from astraflow.contract.ids import Version
 from astraflow.contract.rollouts.trajectories import Trajectory
-from astraflow.contract.values import Json
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.admission.routing import RoutedGroup
+from astraflow.dataflow.plugin_slot import SavedCounts
 from astraflow.runtime.config.base import Config
 
 
@@ -27,11 +24,13 @@ class RepetitionOptions(Config):
 
 
 @filters.register("repetition", options=RepetitionOptions)
-class Repetition:
+class Repetition(SavedCounts):
     """Drops groups of mostly repetitive trajectories.
 
     Compares n-grams within each run of model-written tokens; prompt and observation tokens may repeat.
     """
+
+    saved = ("sum", "rows")
 
     def __init__(self, options: RepetitionOptions) -> None:
         self._options = options
@@ -44,14 +43,6 @@ class Repetition:
         self._sum += sum(shares)
         self._rows += len(shares)
         return sum(share > self._options.max_repetition for share in shares) <= self._options.max_share * len(shares)
-
-    def state_dict(self) -> dict[str, Json]:
-        """Returns the sum of repeated shares and the number of trajectories."""
-        return {"sum": self._sum, "rows": self._rows}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the state."""
-        self._sum, self._rows = state["sum"], state["rows"]
 
     def metrics(self) -> dict[str, float]:
         """Returns the mean share of repeated n-grams."""

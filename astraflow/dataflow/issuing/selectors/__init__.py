@@ -1,11 +1,11 @@
 """Built-in selectors, by kind."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from astraflow.contract.ids import Version
-from astraflow.contract.values import Json
 from astraflow.dataflow.admission.filters import MIN_REWARD_SPREAD
+from astraflow.dataflow.plugin_slot import Plugin
 from astraflow.runtime.plugins import Registry
 
 Rewards: TypeAlias = Mapping[str, tuple[float, ...]]
@@ -13,7 +13,7 @@ Rewards: TypeAlias = Mapping[str, tuple[float, ...]]
 members are left out. Later attempts belong to their role: `solver.retry` to `solver`."""
 
 
-class Selector(Protocol):
+class Selector(Plugin, Protocol):
     """Chooses the next prompt. Built by `selectors.build(spec, size, seed)`; `size` is the number of prompts.
 
     Its state must be everything that its next choice depends on, so that a restarted run continues as if it had not
@@ -28,15 +28,6 @@ class Selector(Protocol):
 
     def advance(self, version: Version) -> None:
         """Sets the newest version that every policy of the flow has reached; called each time it grows."""
-
-    def state_dict(self) -> dict[str, Json]:
-        """Returns the state for `load_state_dict`, as JSON."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the state."""
-
-    def metrics(self) -> dict[str, float]:
-        """Returns the metrics of the plugin for the report."""
 
 
 def with_several_rewards(rewards: Rewards) -> Rewards:

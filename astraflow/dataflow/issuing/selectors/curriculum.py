@@ -9,6 +9,7 @@ from pydantic import Field
 from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.selectors import Rewards, mean_rewards, selectors
+from astraflow.dataflow.plugin_slot import SavedCounts
 from astraflow.dataflow.storage.prompt_rows import PromptRows
 from astraflow.datasets.shuffle import EpochOrder
 from astraflow.runtime.config.base import Config
@@ -31,12 +32,14 @@ class CurriculumOptions(Config):
 
 
 @selectors.register("curriculum", options=CurriculumOptions)
-class Curriculum:
+class Curriculum(SavedCounts):
     """Draws a few random prompts and takes the one whose recent mean reward is nearest to the target.
 
     The row of a prompt is its recent mean reward; a prompt without a row counts as the general mean. With several
     policies the mean of the policy nearest to the target counts: a prompt is useful when it is so for any policy.
     """
+
+    saved = ("chosen", "explored", "general")
 
     def __init__(self, options: CurriculumOptions, size: int, seed: int) -> None:
         self._options = options
@@ -70,14 +73,6 @@ class Curriculum:
 
     def advance(self, version: Version) -> None:
         """Does nothing: means age by groups, not by versions."""
-
-    def state_dict(self) -> dict[str, Json]:
-        """Returns the counts and the general mean; the means of prompts are rows."""
-        return {"chosen": self._chosen, "explored": self._explored, "general": self._general}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the state."""
-        self._chosen, self._explored, self._general = state["chosen"], state["explored"], state["general"]
 
     def changed_rows(self) -> dict[int, Json]:
         return self._means.changed()

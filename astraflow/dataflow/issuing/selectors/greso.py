@@ -16,6 +16,7 @@ from astraflow.dataflow.issuing.selectors import (
     selectors,
     with_several_rewards,
 )
+from astraflow.dataflow.plugin_slot import SavedCounts
 from astraflow.dataflow.storage.prompt_rows import PromptRows
 from astraflow.datasets.shuffle import EpochOrder
 from astraflow.runtime.config.base import Config
@@ -43,13 +44,15 @@ class GresoOptions(Config):
 
 
 @selectors.register("greso", options=GresoOptions)
-class Greso:
+class Greso(SavedCounts):
     """Skips prompts without recent spread of rewards at random, the more likely the longer their streak.
 
     The other prompts follow epochs over the data. The row of a prompt is its streak of groups without spread: positive
     for easy groups, negative for hard ones. With several policies a group has spread when any of them can learn from
     it, and is easy when all policies succeed.
     """
+
+    saved = ("place", "skipped", "chance", "seen")
 
     def __init__(self, options: GresoOptions, size: int, seed: int) -> None:
         self._floor = {EASY: options.floor_easy, HARD: options.floor_hard}
@@ -60,7 +63,7 @@ class Greso:
         self._seed = seed
         self._epochs = EpochOrder(size, seed=seed)
         self._streaks = PromptRows[int]()
-        self._position = 0
+        self._place = 0
         self._skipped = 0
         self._chance = {EASY: options.start, HARD: options.start}
         self._seen = {EASY: 0, HARD: 0, "groups": 0}  # since the latest version
@@ -68,11 +71,9 @@ class Greso:
     def select(self) -> int:
         """Returns the next prompt of the epoch that is not skipped."""
         while True:
-            index, draw = (
-                self._epochs.item(self._position),
-                random.Random(f"greso/{self._seed}/{self._position}").random(),
-            )
-            self._position += 1
+            index = self._epochs.item(self._place)
+            draw = random.Random(f"greso/{self._seed}/{self._place}").random()
+            self._place += 1
             if draw < self._chance_of(index):
                 return index
             self._skipped += 1
@@ -94,25 +95,11 @@ class Greso:
     def advance(self, version: Version) -> None:
         """Lowers the probability of a kind that exceeds its target, after the first pass; raises the others."""
         groups = self._seen["groups"]
-        if groups and self._position >= self._size:
+        if groups and self._place >= self._size:
             for kind, chance in self._chance.items():
                 change = -self._step if self._seen[kind] / groups >= self._target[kind] else self._step
                 self._chance[kind] = min(0.99, max(0.01, chance + change))
         self._seen = dict.fromkeys(self._seen, 0)
-
-    def state_dict(self) -> dict[str, Json]:
-        """Returns position, probabilities and counts; streaks are rows."""
-        return {
-            "place": self._position,
-            "skipped": self._skipped,
-            "chance": dict(self._chance),
-            "seen": dict(self._seen),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the state."""
-        self._position, self._skipped = state["place"], state["skipped"]
-        self._chance, self._seen = dict(state["chance"]), dict(state["seen"])
 
     def changed_rows(self) -> dict[int, Json]:
         return self._streaks.changed()
@@ -130,7 +117,7 @@ class Greso:
             "chance_easy": self._chance[EASY],
             "chance_hard": self._chance[HARD],
             "streaks": float(len(self._streaks)),
-            "skipped_share": self._skipped / self._position if self._position else 0.0,
+            "skipped_share": self._skipped / self._place if self._place else 0.0,
         }
 
     def _chance_of(self, index: int) -> float:

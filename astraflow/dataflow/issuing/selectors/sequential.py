@@ -1,11 +1,10 @@
 """Epochs over the data: every prompt once before any is repeated."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from astraflow.contract.ids import Version
-from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.selectors import Rewards, selectors
+from astraflow.dataflow.plugin_slot import SavedCounts
 from astraflow.datasets.shuffle import EpochOrder
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
@@ -19,9 +18,11 @@ class SequentialOptions(Config):
 
 
 @selectors.register("sequential", options=SequentialOptions)
-class Sequential:
+class Sequential(SavedCounts):
     """Chooses every prompt once before any is repeated. Choice n depends on the seed and n alone, so the state is one
     number."""
+
+    saved = ("chosen",)
 
     def __init__(self, options: SequentialOptions, size: int, seed: int) -> None:
         self._size = size
@@ -39,14 +40,6 @@ class Sequential:
 
     def advance(self, version: Version) -> None:
         """Does nothing: choices do not depend on versions."""
-
-    def state_dict(self) -> dict[str, Json]:
-        """Returns the number of choices."""
-        return {"chosen": self._chosen}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the state."""
-        self._chosen = state["chosen"]
 
     def metrics(self) -> dict[str, float]:
         """Returns the epochs so far."""

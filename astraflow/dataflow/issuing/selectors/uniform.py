@@ -1,12 +1,10 @@
 """Draws prompts uniformly, with replacement."""
 
 import random
-from collections.abc import Mapping
-from typing import Any
 
 from astraflow.contract.ids import Version
-from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.selectors import Rewards, selectors
+from astraflow.dataflow.plugin_slot import SavedCounts
 from astraflow.runtime.config.base import Config
 
 
@@ -15,8 +13,10 @@ class UniformOptions(Config):
 
 
 @selectors.register("uniform", options=UniformOptions)
-class Uniform:
+class Uniform(SavedCounts):
     """Draws every prompt with equal probability. Draw n depends on the seed and n alone, so the state is one number."""
+
+    saved = ("draws",)
 
     def __init__(self, options: UniformOptions, size: int, seed: int) -> None:
         self._size = size
@@ -34,13 +34,6 @@ class Uniform:
 
     def advance(self, version: Version) -> None:
         """Does nothing: draws do not depend on versions."""
-
-    def state_dict(self) -> dict[str, Json]:
-        return {"draws": self._draws}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the state."""
-        self._draws = state["draws"]
 
     def metrics(self) -> dict[str, float]:
         """Returns the number of draws."""

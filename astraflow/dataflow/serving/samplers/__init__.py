@@ -1,15 +1,15 @@
 """Built-in samplers, by kind."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from astraflow.contract.ids import Version
-from astraflow.contract.values import Json
+from astraflow.dataflow.plugin_slot import Plugin
 from astraflow.dataflow.serving.buffer import BufferedGroup
 from astraflow.runtime.plugins import Registry
 
 
-class Sampler(Protocol):
+class Sampler(Plugin, Protocol):
     """Chooses the groups of a batch. Built by `samplers.build(spec)`."""
 
     def fresh_count(self, count: int, trained: int) -> int:
@@ -27,15 +27,6 @@ class Sampler(Protocol):
         arrival, trained groups by their last training.
 
         """
-
-    def state_dict(self) -> dict[str, Json]:
-        """Returns the state for `load_state_dict`, as JSON."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the state."""
-
-    def metrics(self) -> dict[str, float]:
-        """Returns the metrics of the plugin for the report."""
 
 
 samplers: Registry[Sampler] = Registry(

@@ -1,11 +1,11 @@
 """Samples each group once, in the order of deadline, arrival or freshness."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from heapq import nsmallest
-from typing import Annotated, Any
+from typing import Annotated
 
 from astraflow.contract.ids import Version
-from astraflow.contract.values import Json
+from astraflow.dataflow.plugin_slot import SavedCounts
 from astraflow.dataflow.serving.buffer import BufferedGroup, GroupOrder, sort_key
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.runtime.config.base import Config
@@ -20,7 +20,7 @@ class FreshOptions(Config):
 
 
 @samplers.register("fresh", options=FreshOptions)
-class Fresh:
+class Fresh(SavedCounts):
     """Uses every buffered group once."""
 
     def __init__(self, options: FreshOptions) -> None:
@@ -35,14 +35,3 @@ class Fresh:
     ) -> list[BufferedGroup]:
         """Returns the first `count` groups in the configured order, ties by arrival."""
         return nsmallest(count, fresh, key=lambda candidate: sort_key(candidate, self._order))
-
-    def state_dict(self) -> dict[str, Json]:
-        """Returns an empty state."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Does nothing: there is no state."""
-
-    def metrics(self) -> dict[str, float]:
-        """Returns no metrics."""
-        return {}

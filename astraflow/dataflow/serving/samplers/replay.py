@@ -2,14 +2,14 @@
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from heapq import nlargest
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from astraflow.contract.ids import Version
-from astraflow.contract.values import Json
+from astraflow.dataflow.plugin_slot import SavedCounts
 from astraflow.dataflow.serving.buffer import BufferedGroup, GroupOrder, sort_key
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.runtime.config.base import Config
@@ -32,12 +32,14 @@ class ReplayOptions(Config):
 
 
 @samplers.register("replay", options=ReplayOptions)
-class Replay:
+class Replay(SavedCounts):
     """Samples fresh groups in order, and trained groups by weighted draw, each at most once in a batch.
 
     A fresh group that would be too stale for the next batch goes before any replay. The draw depends on the version and
     the groups alone, so there is no state besides the counts.
     """
+
+    saved = ("chosen", "replayed")
 
     def __init__(self, options: ReplayOptions) -> None:
         self._options = options
@@ -60,14 +62,6 @@ class Replay:
         self._chosen += count
         self._replayed += len(replayed)
         return fresh_chosen + replayed
-
-    def state_dict(self) -> dict[str, Json]:
-        """Returns the counts of chosen groups."""
-        return {"chosen": self._chosen, "replayed": self._replayed}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the state."""
-        self._chosen, self._replayed = state["chosen"], state["replayed"]
 
     def metrics(self) -> dict[str, float]:
         """Returns the share of replayed groups in all batches."""
