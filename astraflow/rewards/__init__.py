@@ -5,31 +5,17 @@ from typing import Any
 
 from astraflow.contract.ids import PolicyId
 from astraflow.rewards.base import GroupReward, PolicyRewardOptions, Reward, RewardRegistry
-from astraflow.runtime.plugins import Registry
+from astraflow.runtime.plugins import Registry, modules
 
 rewards: Registry[Reward] = RewardRegistry(
     "reward",
-    built_in={
-        "code_tests": "astraflow.rewards.code_tests",
-        "exact_match": "astraflow.rewards.exact_match",
-        "f1": "astraflow.rewards.f1",
-        "format": "astraflow.rewards.format",
-        "llm_judge": "astraflow.rewards.llm_judge",
-        "math_answer": "astraflow.rewards.math_answer",
-        "overlong": "astraflow.rewards.overlong",
-        "reasoning_gym": "astraflow.rewards.reasoning_gym",
-        "rubric": "astraflow.rewards.rubric",
-    },
+    built_in=modules(__name__, "code_tests exact_match f1 format llm_judge math_answer overlong reasoning_gym rubric"),
     extra="llm",
 )
 
 group_rewards: Registry[GroupReward] = Registry(
     "group_reward",
-    built_in={
-        "best_of": "astraflow.rewards.groups.best_of",
-        "diversity": "astraflow.rewards.groups.diversity",
-        "pairwise_judge": "astraflow.rewards.groups.pairwise_judge",
-    },
+    built_in=modules("astraflow.rewards.groups", "best_of diversity pairwise_judge"),
     extra="llm",
 )
 

@@ -222,6 +222,21 @@ class JudgeClient:
         )
 
 
+class Judge:
+    """Base of rewards that ask a judge: managed plugins, which own its client."""
+
+    def __init__(self, options: JudgeOptions) -> None:
+        self.client = JudgeClient(options)
+        """Client of the judge, with its counts."""
+
+    async def start(self) -> None:
+        """Opens the client. Raises: InvalidInput without a key."""
+        await self.client.start()
+
+    async def close(self) -> None:
+        await self.client.close()
+
+
 def quoted(text: str, *, max_chars: int) -> str:
     """Returns a text of a policy between marks that it cannot write itself, without its middle when it is too long.
 

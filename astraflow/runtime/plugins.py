@@ -140,6 +140,11 @@ def _import_named(targets: str) -> None:
             import_plugins(target)
 
 
+def modules(package: str, kinds: str) -> dict[str, str]:
+    """Returns kinds, each with the module of a package that has its name. kinds: separated by spaces."""
+    return {kind: f"{package}.{kind}" for kind in kinds.split()}
+
+
 class Registry(Generic[T]):
     """All plugins of one slot (`selector`, `filter`, `reward`, ...).
 

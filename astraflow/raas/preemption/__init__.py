@@ -9,13 +9,9 @@ point group `astraflow.notices`:
 """
 
 from astraflow.raas.preemption.base import NoticeSource
-from astraflow.runtime.plugins import Registry
+from astraflow.runtime.plugins import Registry, modules
 
 notices: Registry[NoticeSource] = Registry(
     "notice",
-    built_in={
-        "file": "astraflow.raas.preemption.file",
-        "http": "astraflow.raas.preemption.http",
-        "none": "astraflow.raas.preemption.none",
-    },
+    built_in=modules(__name__, "file http none"),
 )

@@ -7,7 +7,7 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.plugins import PluginSpec
 from astraflow.dataflow.admission.routing import RoutedGroup
 from astraflow.dataflow.plugin_slot import Plugin
-from astraflow.runtime.plugins import Registry
+from astraflow.runtime.plugins import Registry, modules
 
 MIN_REWARD_SPREAD = 1e-6
 """Rewards that differ by at most this count as equal, unless options set another value."""
@@ -30,14 +30,7 @@ class PolicyChecked(Protocol):
 
 filters: Registry[Filter] = Registry(
     "filter",
-    built_in={
-        "informative": "astraflow.dataflow.admission.filters.informative",
-        "keep_all": "astraflow.dataflow.admission.filters.keep_all",
-        "length": "astraflow.dataflow.admission.filters.length",
-        "off_policy": "astraflow.dataflow.admission.filters.off_policy",
-        "repetition": "astraflow.dataflow.admission.filters.repetition",
-        "route": "astraflow.dataflow.admission.filters.route",
-    },
+    built_in=modules(__name__, "informative keep_all length off_policy repetition route"),
 )
 
 

@@ -6,7 +6,7 @@ from typing import Protocol, TypeAlias
 from astraflow.contract.ids import Version
 from astraflow.dataflow.admission.filters import MIN_REWARD_SPREAD
 from astraflow.dataflow.plugin_slot import Plugin
-from astraflow.runtime.plugins import Registry
+from astraflow.runtime.plugins import Registry, modules
 
 Rewards: TypeAlias = Mapping[str, tuple[float, ...]]
 """Rewards of a finished group, by policy, or by `policy/role` (`solver/verifier`) when the workflow names roles; failed
@@ -59,10 +59,5 @@ def mean_rewards(rewards: Rewards) -> list[float]:
 
 selectors: Registry[Selector] = Registry(
     "selector",
-    built_in={
-        "curriculum": "astraflow.dataflow.issuing.selectors.curriculum",
-        "greso": "astraflow.dataflow.issuing.selectors.greso",
-        "sequential": "astraflow.dataflow.issuing.selectors.sequential",
-        "uniform": "astraflow.dataflow.issuing.selectors.uniform",
-    },
+    built_in=modules(__name__, "curriculum greso sequential uniform"),
 )

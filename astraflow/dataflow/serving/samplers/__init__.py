@@ -6,7 +6,7 @@ from typing import Protocol
 from astraflow.contract.ids import Version
 from astraflow.dataflow.plugin_slot import Plugin
 from astraflow.dataflow.serving.buffer import BufferedGroup
-from astraflow.runtime.plugins import Registry
+from astraflow.runtime.plugins import Registry, modules
 
 
 class Sampler(Plugin, Protocol):
@@ -31,9 +31,5 @@ class Sampler(Plugin, Protocol):
 
 samplers: Registry[Sampler] = Registry(
     "sampler",
-    built_in={
-        "fresh": "astraflow.dataflow.serving.samplers.fresh",
-        "priority": "astraflow.dataflow.serving.samplers.priority",
-        "replay": "astraflow.dataflow.serving.samplers.replay",
-    },
+    built_in=modules(__name__, "fresh priority replay"),
 )

@@ -11,14 +11,10 @@ point group `astraflow.storages`:
 the requirements.
 """
 
-from astraflow.runtime.plugins import Registry
+from astraflow.runtime.plugins import Registry, modules
 from astraflow.weights.store.storage.base import WeightStorage
 
 storages: Registry[WeightStorage] = Registry(
     "storage",
-    built_in={
-        "disk": "astraflow.weights.store.storage.disk",
-        "memory": "astraflow.weights.store.storage.memory",
-        "s3": "astraflow.weights.store.storage.s3",
-    },
+    built_in=modules(__name__, "disk memory s3"),
 )
