@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -93,12 +93,9 @@ class CallableProgram:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
             self._folder = None
 
-    def open(self, task: AgentTask) -> AbstractAsyncContextManager[RunningProgram]:
-        """Waits for a free process."""
-        return self._opened(task)
-
     @asynccontextmanager
-    async def _opened(self, task: AgentTask) -> AsyncIterator[RunningProgram]:
+    async def open(self, task: AgentTask) -> AsyncIterator[RunningProgram]:
+        """Waits for a free process."""
         if self._folder is None:
             raise InternalError("cannot call an agent: the program is not started", code="agent.program_not_started")
         options = self._options

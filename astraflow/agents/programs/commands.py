@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -93,12 +93,9 @@ class CommandProgram:
     async def close(self) -> None:
         await self._sandbox.close()
 
-    def open(self, task: AgentTask) -> AbstractAsyncContextManager[RunningProgram]:
-        """Opens a session of the sandbox."""
-        return self._opened(task)
-
     @asynccontextmanager
-    async def _opened(self, task: AgentTask) -> AsyncIterator[RunningProgram]:
+    async def open(self, task: AgentTask) -> AsyncIterator[RunningProgram]:
+        """Opens a session of the sandbox."""
         options = self._options
         limits = JobLimits(
             memory_bytes=options.memory_mib * 2**20, processes=options.processes, output_bytes=MAX_OUTPUT_BYTES

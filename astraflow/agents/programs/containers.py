@@ -4,7 +4,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from inspect import getsource
 from pathlib import Path
 from typing import Annotated, Literal
@@ -87,11 +87,8 @@ class ContainerProgram:
     async def close(self) -> None:
         """Has nothing to release: each episode removes its container."""
 
-    def open(self, task: AgentTask) -> AbstractAsyncContextManager[RunningProgram]:
-        return self._opened(task)
-
     @asynccontextmanager
-    async def _opened(self, task: AgentTask) -> AsyncIterator[RunningProgram]:
+    async def open(self, task: AgentTask) -> AsyncIterator[RunningProgram]:
         options = self._options
         with sandbox_failures():
             async with AsyncExitStack() as resources:

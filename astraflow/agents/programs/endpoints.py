@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated
 
 import aiohttp
@@ -67,12 +67,9 @@ class EndpointProgram:
             await self._client.close()
             self._client = None
 
-    def open(self, task: AgentTask) -> AbstractAsyncContextManager[RunningProgram]:
-        """Waits for a free slot."""
-        return self._opened(task)
-
     @asynccontextmanager
-    async def _opened(self, task: AgentTask) -> AsyncIterator[RunningProgram]:
+    async def open(self, task: AgentTask) -> AsyncIterator[RunningProgram]:
+        """Waits for a free slot."""
         if self._client is None:
             raise InternalError("cannot call an agent: the program is not started", code="agent.program_not_started")
         async with self._slots:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, ClassVar
 from uuid import uuid4
 
@@ -39,12 +39,9 @@ class _ForeignProgram:
         """Ends the processes and everything below them."""
         await self._pool.stop()
 
-    def open(self, task: AgentTask) -> AbstractAsyncContextManager[RunningProgram]:
-        """Waits for a process."""
-        return self._opened(task)
-
     @asynccontextmanager
-    async def _opened(self, task: AgentTask) -> AsyncIterator[RunningProgram]:
+    async def open(self, task: AgentTask) -> AsyncIterator[RunningProgram]:
+        """Waits for a process."""
         worker = await self._pool.acquire()
         try:
             yield _RunningEpisode(worker, task)

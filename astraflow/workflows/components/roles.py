@@ -153,9 +153,9 @@ async def scored_answer(
 
     Raises: RolloutFailed.
     """
-    said = await ask_in_role(role, question_of(task.prompt), team_context, parent=parent)
-    said.score = await scorer.score(task.prompt, said.text, said.finish, tokens=said.tokens)
-    return said
+    utterance = await ask_in_role(role, question_of(task.prompt), team_context, parent=parent)
+    utterance.score = await scorer.score(task.prompt, utterance.text, utterance.finish, tokens=utterance.tokens)
+    return utterance
 
 
 def role_prompt(role: Role, task: str, team_context: Sequence[Utterance] = ()) -> str:
