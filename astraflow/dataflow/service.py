@@ -51,9 +51,8 @@ from astraflow.dataflow.pool.credentials import Credentials
 from astraflow.dataflow.pool.registry import Node, NodeRegistry
 from astraflow.dataflow.reporting.binding_constraints import ConstraintMonitor, FlowRole
 from astraflow.dataflow.reporting.evaluation_constraints import EvaluationMonitor
-from astraflow.dataflow.reporting.health import HealthMonitor
+from astraflow.dataflow.reporting.health import HealthMonitor, mismatch_problems
 from astraflow.dataflow.reporting.learning_monitor import LearningMonitor
-from astraflow.dataflow.reporting.mismatch import mismatch_problems
 from astraflow.dataflow.reporting.recommender import Recommender
 from astraflow.dataflow.reporting.report import build_report
 from astraflow.dataflow.run import Run

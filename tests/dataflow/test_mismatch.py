@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from astraflow.contract.batching import BatchingFacts
+from astraflow.contract.batches import BatchingFacts
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.records import render
 from astraflow.contract.reports.diagnosis import LimitingCause, diagnose
 from astraflow.contract.reports.report import NodeReport, NodeState, Report
-from astraflow.dataflow.reporting.mismatch import mismatch_problems
+from astraflow.dataflow.reporting.health import mismatch_problems
 from tests import make
 
 ABOVE = {"mismatch_k3": 0.05, "mismatch_of_bound": 2.5, "mismatch_mass": 1.0, "mismatch_one_sided": 0.0}

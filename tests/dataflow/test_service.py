@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.batches import Batch, StepReport
-from astraflow.contract.batching import BatchingFacts
+from astraflow.contract.batches import Batch, BatchingFacts, StepReport
 from astraflow.contract.errors import InvalidInput, RunComplete, UnknownNode, UnknownPolicy
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import NodeStatus

@@ -175,8 +175,7 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Check what this machine can run and which software is missing."""
-    from astraflow.cli.checks.doctor import run_checks, table
-    from astraflow.cli.checks.model import model_results
+    from astraflow.cli.checks.doctor import model_results, run_checks, table
     from astraflow.cli.output import show
 
     results = [*run_checks(), *(model_results(model) if model is not None else [])]

@@ -6,13 +6,14 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import psutil
 from rich.text import Text
 
 from astraflow.cli.output import Table
 from astraflow.cli.ports import free_ports
-from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.plugins import CheckResult, Outcome
 from astraflow.raas.engines.server.environments import Environment, installed_environments
 from astraflow.raas.engines.server.installation.host import Host, default_device, obstacles, this_host
@@ -182,3 +183,40 @@ def _sandbox() -> CheckResult:
         return _result("sandbox", False, message)
     weaker = "".join(f"; not {stronger.value}: {reason}" for stronger, reason in reasons.items())
     return _result("sandbox", not reasons, f"isolation by {level.value}{weaker}")
+
+
+def model_results(folder: Path) -> list[CheckResult]:
+    """Returns how the model of a folder is trained and served here, and what stands against a faster way.
+
+    Loads the model in float32 on the CPU. Raises: InvalidInput for a folder without a model.
+    """
+    from astraflow.models import models
+    from astraflow.models.precision import device_of
+    from astraflow.raas.engines.local.choice import exact_batcher
+    from astraflow.raas.engines.local_torch import LocalTorchOptions
+    from astraflow.trainer.engines.scoring.choice import choose_demanded
+    from astraflow.trainer.engines.scoring.scorer import Scorer
+
+    source = models.build({"kind": "huggingface", "path": str(folder)})
+    prepared = source.prepare()
+    results = []
+    try:
+        facts = choose_demanded(Scorer(source.load(prepared), device_of("cpu")), None).facts
+        results.append(_passed("training", f"batching {facts.sentence}; off by {facts.largest_difference:.1e} nats"))
+    except InvalidInput as problem:
+        results.append(_failed("training", problem))
+    try:
+        served = source.load(prepared).eval().requires_grad_(False)
+        batcher = exact_batcher(served, LocalTorchOptions().limits)
+        results.append(_passed("engine local_torch", batcher.way))
+    except InvalidInput as problem:
+        results.append(_failed("engine local_torch", problem))
+    return results
+
+
+def _passed(subject: str, detail: str) -> CheckResult:
+    return CheckResult(promise=subject, outcome=Outcome.PASSED, detail=detail)
+
+
+def _failed(subject: str, problem: InvalidInput) -> CheckResult:
+    return CheckResult(promise=subject, outcome=Outcome.FAILED, detail=str(problem))

@@ -239,6 +239,6 @@ def ui(
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the link without opening a browser.")] = False,
 ) -> None:
     """Open the page with all runs of this machine in a browser, and serve it until Ctrl-C if it does not run yet."""
-    from astraflow.cli.page.all_runs_page import open_page
+    from astraflow.cli.page.page_programs import open_page
 
     raise typer.Exit(open_page(port=port, opens_browser=not no_browser))

@@ -4,13 +4,16 @@ import os
 import subprocess
 import sys
 import tempfile
+import webbrowser
 from pathlib import Path
 
-from astraflow.cli.inspection.archive_viewer import DATABASE, SECRET, WEB, copy_database
+from astraflow.cli.inspection.archive_viewer import DATABASE, LINK, SECRET, WEB, copy_database, has_display, serve_page
 from astraflow.cli.run_directory import folder_of
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.folders.run_folders import active_runs, home
 from astraflow.runtime.imports import require_package
+from astraflow.runtime.locks import is_locked
+from astraflow.runtime.service import make_private_folder
 
 DATABASE_URL = "ASTRAFLOW_WEB_DATABASE"
 
@@ -71,3 +74,33 @@ def _secret(folder: Path) -> bytes:
             "without it, so run the command as the user of the page",
             code="audit.unreadable_secret",
         ) from None
+
+
+PAGE_LOCK = "page.lock"
+"""Lock file in the folder of a page, which its process holds."""
+
+
+def open_page(*, port: int, opens_browser: bool) -> int:
+    """Serves the page until a signal and opens it, or opens the page that already runs; returns the exit code.
+
+    Raises: Unavailable when the page exits before it is ready.
+    """
+    require_package("fastapi", extra="web", to="serve the page")
+    directory = home() / WEB
+    if is_locked(directory / PAGE_LOCK):
+        argv = [sys.executable, "-m", "web.accounts.login_links", "--directory", str(directory)]
+        printed = subprocess.run(argv, check=False, stdout=subprocess.PIPE, text=True)  # noqa: S603 (arguments one by one)
+        _open(printed.stdout.strip(), opens_browser=opens_browser)
+        return printed.returncode
+    make_private_folder(directory)
+    argv = [sys.executable, "-m", "web", "--directory", str(directory), "--port", str(port)]
+    return serve_page(argv, lambda _: _open((directory / LINK).read_text().strip(), opens_browser=opens_browser))
+
+
+def _open(link: str, *, opens_browser: bool) -> None:
+    """Prints the login link, and opens it where a browser has a display."""
+    if not link:
+        return
+    print(f"All runs of this machine; log in, once, at {link}", flush=True)  # noqa: T201 (the command's result)
+    if opens_browser and has_display():
+        webbrowser.open(link)

@@ -1,11 +1,14 @@
 """Planning of a training step on the first rank: advantages of rows, the division of the batch, and its teachers."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from traceback import extract_tb
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from astraflow.algorithms.base import advantages
 from astraflow.algorithms.checks import teacher_tokens
@@ -13,9 +16,10 @@ from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.tokens import RowData
 from astraflow.client.openai_server import TopScores
 from astraflow.contract.batches import Batch, Rows
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.runtime.plugins import plugin_cause
 from astraflow.trainer.engines.base import Batching
 from astraflow.trainer.step.flops import ForwardCost
-from astraflow.trainer.step.plugin_errors import checked_rows, plugin_errors
 from astraflow.trainer.step.rows import StepRows
 from astraflow.trainer.step.shares import Plan, plan_step, row_data
 from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
@@ -112,3 +116,37 @@ def _scores_of(scores: Mapping[int, TopScores], begins: Mapping[int, int], count
             top_logprobs[own] = torch.from_numpy(scores[row].top_logprobs)
     heads = {"teacher_top_tokens": tokens, "teacher_top_logprobs": top_logprobs} if top else {}
     return {"teacher_logprobs": logprobs, **heads}
+
+
+_COLLECTIVE_FILES = ("torch/distributed/", "trainer/engines/mesh.py")
+"""Parts of paths in the traceback of an error that another rank causes."""
+
+
+@contextmanager
+def plugin_errors(plugin: str) -> Iterator[None]:
+    """Raises InvalidInput, which a restart does not cure, for an error of a plugin in the block.
+
+    plugin: its description, such as `the loss 'ppo'`. Errors of memory and of other ranks stay as they are.
+    """
+    try:
+        yield
+    except (AstraFlowError, torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as problem:
+        files = [frame.filename for frame in extract_tb(problem.__traceback__)]
+        if any(part in file for part in _COLLECTIVE_FILES for file in files):
+            raise
+        raise InvalidInput(
+            f"cannot train the batch: {plugin} failed: {plugin_cause(problem)}; correct it and start the run again",
+            code="algorithm.plugin_failed",
+        ) from problem
+
+
+def checked_rows(values: object, rows: int) -> Tensor:
+    """Returns the result of an advantage in float64. Raises: ValueError unless it is one finite number for each row."""
+    if not isinstance(values, Tensor) or values.shape != (rows,):
+        form = f"a tensor of shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(f"it returned {form}; return a tensor with one number for each of the {rows} rows")
+    if not values.isfinite().all():
+        raise ValueError("it returned a number that is not finite (NaN or infinite)")
+    return values.double()

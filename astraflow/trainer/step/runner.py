@@ -27,7 +27,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.trainer.engines.base import Engine, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.phase_timer import PhaseTimer
 from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD
-from astraflow.trainer.step.plugin_errors import plugin_errors
+from astraflow.trainer.step.planner import plugin_errors
 from astraflow.trainer.step.shares import OptimizerBatch, Share
 from astraflow.trainer.step.teacher_passes import OwnTeachers
 

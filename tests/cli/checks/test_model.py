@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from astraflow.cli.checks.model import model_results
+from astraflow.cli.checks.doctor import model_results
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.plugins import Outcome
 from astraflow.models import models

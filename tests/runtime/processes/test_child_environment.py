@@ -50,7 +50,6 @@ STARTS = {
     "astraflow/cli/running/supervisor.py": "services of the run, of the same user and code",
     "astraflow/cli/running/sweeps.py": "the same command line",
     "astraflow/cli/inspection/archive_viewer.py": "the viewer that the user installed, without the tokens",
-    "astraflow/cli/page/all_runs_page.py": "the same command line",
     "astraflow/cli/page/page_programs.py": "the same command line",
     "astraflow/cli/recipes/fleet_form.py": "the same command line",
     "astraflow/cli/run_directory.py": "git",

@@ -12,7 +12,7 @@ from astraflow.algorithms.losses import losses
 from astraflow.algorithms.tokens import RowData, TokenData
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.runtime.config.base import Config
-from astraflow.trainer.step.plugin_errors import checked_rows, plugin_errors
+from astraflow.trainer.step.planner import checked_rows, plugin_errors
 from astraflow.trainer.step.step_limits import MAX_SKIPPED_STEPS, MAX_UNRECORDED_STEPS
 from tests.errors import raises_code
 from tests.trainer.backends.test_local import batch, local

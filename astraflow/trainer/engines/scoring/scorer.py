@@ -19,10 +19,9 @@ from astraflow.models.state_cache import recompute_with_states
 from astraflow.trainer.engines.base import Batching, Pack
 from astraflow.trainer.engines.float8 import compute_in_float8
 from astraflow.trainer.engines.scoring.balance import balance_loss
-from astraflow.trainer.engines.scoring.base import BatchedForward, PackInputs, pack_choices
+from astraflow.trainer.engines.scoring.base import BatchedForward, PackInputs, RowsForward, pack_choices
 from astraflow.trainer.engines.scoring.head import Head, TargetHead
 from astraflow.trainer.engines.scoring.packed import PackedForward
-from astraflow.trainer.engines.scoring.rows import RowsForward
 from astraflow.trainer.engines.scoring.tree import TreeForward
 
 FORWARDS: dict[Batching, type[BatchedForward]] = {

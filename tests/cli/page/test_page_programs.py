@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.cli.inspection.archive_viewer import LINK, WEB
-from astraflow.cli.page import all_runs_page
+from astraflow.cli.page import page_programs
 from astraflow.contract.errors import AstraFlowError
 from astraflow.runtime.locks import exclusive_lock
 
@@ -30,7 +30,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str
         assert list(argv[-2:]) == ["--directory", str(tmp_path / WEB)]
         return subprocess.CompletedProcess(argv, 0, stdout=f"{SECOND_LINK}\n")
 
-    monkeypatch.setattr(all_runs_page, "serve_page", serve)
+    monkeypatch.setattr(page_programs, "serve_page", serve)
     monkeypatch.setattr(subprocess, "run", print_link)
     return started
 
@@ -38,7 +38,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str
 def test_the_first_call_serves_the_page_from_a_private_folder_and_prints_its_link(
     served: list[Sequence[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert all_runs_page.open_page(port=1234, opens_browser=False) == 0
+    assert page_programs.open_page(port=1234, opens_browser=False) == 0
     assert list(served[0][-4:]) == ["--directory", str(tmp_path / WEB), "--port", "1234"]
     assert (tmp_path / WEB).stat().st_mode & 0o777 == 0o700
     assert capsys.readouterr().out.rstrip().endswith("http://127.0.0.1:1/login?token=first")
@@ -49,7 +49,7 @@ def test_a_second_call_prints_a_new_link_to_the_page_that_runs(
 ) -> None:
     (tmp_path / WEB).mkdir()
     refusal = AstraFlowError("the page runs", code="page.runs")
-    with exclusive_lock(tmp_path / WEB / all_runs_page.PAGE_LOCK, refusal=refusal):
-        assert all_runs_page.open_page(port=0, opens_browser=False) == 0
+    with exclusive_lock(tmp_path / WEB / page_programs.PAGE_LOCK, refusal=refusal):
+        assert page_programs.open_page(port=0, opens_browser=False) == 0
     assert not served
     assert capsys.readouterr().out.rstrip().endswith(SECOND_LINK)
