@@ -2,6 +2,7 @@
 
 import difflib
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -115,6 +116,23 @@ TlsClientCertificate = Annotated[
     Path | None, typer.Option(help="Client certificate for services that require one (PEM).")
 ]
 TlsClientKey = Annotated[Path | None, typer.Option(help="Private key of the client certificate (PEM).")]
+
+
+def words(options: Mapping[str, object]) -> list[str]:
+    """Returns options as words of a command line: none for an option that is None, False or empty, and one for each
+    item of a list.
+
+    >>> words({"host": "h", "port": 0, "read-only": True, "fleet": "", "data": ["a", "b"]})
+    ['--host', 'h', '--port', '0', '--read-only', '--data', 'a', '--data', 'b']
+    """
+    words = []
+    for name, value in options.items():
+        for item in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
+            if item is True:
+                words.append(f"--{name}")
+            elif item is not None and item is not False and item != "":
+                words += [f"--{name}", str(item)]
+    return words
 
 
 def check_recipe(name_or_path: str) -> str:

@@ -1,8 +1,10 @@
 """Command lines of the processes of a recipe's run."""
 
 import sys
+from collections.abc import Mapping
+from typing import Any
 
-from astraflow.cli.options import TOKEN
+from astraflow.cli.options import TOKEN, words
 from astraflow.cli.recipes.cards import SIMULATED_KIND
 from astraflow.cli.run_directory import RunDirectory
 from astraflow.cli.running.service_addresses import ServiceAddresses, traces_destination
@@ -86,58 +88,28 @@ class Programs:
 
     def weights(self) -> Program:
         """Returns the program of the weight store."""
-        options = [
-            "--host",
-            self._addresses.host,
-            "--port",
-            str(self._addresses.weights_port),
-            *self._listen_arguments(),
-        ]
-        return self._role(
-            WEIGHTS,
-            [*self._directory_arguments(WEIGHTS), *options, *self._weights_key_arguments()],
-            stop_wave=SERVICES_STOP_WAVE,
-        )
+        options = self._listening(WEIGHTS, self._addresses.weights_port) | self._weights_key
+        return self._role(WEIGHTS, options, stop_wave=SERVICES_STOP_WAVE)
 
     def dataflow(self, *, ends_run: bool) -> Program:
         """Returns the dataflow service. ends_run: end the run at its stop condition instead of only reporting it."""
-        options = [
-            "--host",
-            self._addresses.host,
-            "--port",
-            str(self._addresses.dataflow_port),
-            *self._listen_arguments(),
-        ]
-        options += ["--enroll-port", str(self._addresses.enroll_port)]
-        identity = ["--run", self._directory.facts.run, "--weights", self._addresses.weights]
-        metrics = ["--metrics", self._addresses.metrics]
-        stop_setting = ["--set", f"stop.then={'end' if ends_run else 'continue'}"]
-        arguments = [
-            *self._directory_arguments(DATAFLOW),
-            *identity,
-            *options,
-            *metrics,
-            *self._weights_key_arguments(),
-            *stop_setting,
-        ]
-        return self._role(DATAFLOW, arguments, stop_wave=SERVICES_STOP_WAVE)
+        addresses = self._addresses
+        options = self._listening(DATAFLOW, addresses.dataflow_port) | {
+            "enroll-port": addresses.enroll_port,
+            "run": self._directory.facts.run,
+            "weights": addresses.weights,
+            "metrics": addresses.metrics,
+            "set": f"stop.then={'end' if ends_run else 'continue'}",
+        }
+        return self._role(DATAFLOW, options | self._weights_key, stop_wave=SERVICES_STOP_WAVE)
 
     def trainers(self) -> dict[str, Program]:
-        return {
-            policy: self._role(
-                "trainer",
-                [
-                    *("--policy", policy, "--dataflow", self._addresses.dataflow),
-                    *self._directory_arguments(trainer_name(policy)),
-                    *self._signing_key_arguments(),
-                    *self._authority_arguments(),
-                ],
-                name=trainer_name(policy),
-                announces=False,
-                may_exit=True,
-            )
-            for policy in self._recipe.policies
-        }
+        programs = {}
+        for policy in self._recipe.policies:
+            name = trainer_name(policy)
+            options = self._client(name) | {"policy": policy, "signing-key": self._directory.signing_key_file}
+            programs[policy] = self._role("trainer", options, name=name, announces=False, may_exit=True)
+        return programs
 
     def nodes(self) -> list[Program]:
         """Returns the RaaS nodes of this machine."""
@@ -145,129 +117,75 @@ class Programs:
 
     def fleet(self) -> Program:
         """Returns the fleet service, which starts the nodes instead and terminates them before it exits."""
-        listen = ["--host", self._addresses.host, "--port", str(self._addresses.fleet_port)]
-        join = ["--join-address", self._addresses.enroll] if self._addresses.is_tls else []
-        arguments = ["serve", "fleet", str(self._directory.fleet_file), "--dataflow", self._addresses.dataflow, *join]
-        arguments += [*self._directory_arguments(FLEET), *listen, *self._listen_arguments()]
+        options = self._listening(FLEET, self._addresses.fleet_port) | {
+            "dataflow": self._addresses.dataflow,
+            "join-address": self._addresses.enroll if self._addresses.is_tls else None,
+        }
+        arguments = ["serve", "fleet", str(self._directory.fleet_file), *words(options)]
         return self._program(FLEET, arguments, announces=True, grace_s=FLEET_GRACE_S)
 
     def maintainer(self) -> Program:
         """Returns the maintainer. The run and its scaling rule continue without it."""
-        arguments = [
-            "serve",
-            "maintainer",
-            str(self._directory.maintainer_file),
-            "--dataflow",
-            self._addresses.dataflow,
-        ]
-        arguments += [
-            "--fleet",
-            self._addresses.fleet,
-            *self._directory_arguments(MAINTAINER),
-            *self._authority_arguments(),
-        ]
+        options = self._client(MAINTAINER) | {"fleet": self._addresses.fleet}
+        arguments = ["serve", "maintainer", str(self._directory.maintainer_file), *words(options)]
         return self._program(MAINTAINER, arguments, announces=True, is_essential=False)
 
     def preparation(self) -> Program | None:
         """Returns the program that prepares models before training; None when no model needs it."""
         if not policies_to_prepare(self._recipe):
             return None
-        return self._program(PREPARE, ["prepare", str(self._directory.recipe_file)], may_exit=True)
+        arguments = ["prepare", str(self._directory.recipe_file)]
+        return self._program(PREPARE, arguments, announces=False, may_exit=True)
 
     def web(self, *, has_fleet: bool) -> Program:
         """Returns the page. It always listens on loopback, because it is not encrypted."""
-        listen = ["--port", str(self._addresses.web_port), "--recipe", self._recipe.name]
-        arguments = [
-            "serve",
-            "web",
-            "--dataflow",
-            self._addresses.dataflow,
-            *self._directory_arguments(WEB),
-            *listen,
-            *self._authority_arguments(),
-        ]
-        arguments += ["--run-dir", str(self._directory.path)]
-        arguments += ["--fleet", self._addresses.fleet] if has_fleet else []
-        return self._program(WEB, arguments, announces=True, is_essential=False)
+        options = self._client(WEB) | {
+            "port": self._addresses.web_port,
+            "recipe": self._recipe.name,
+            "run-dir": self._directory.path,
+            "fleet": self._addresses.fleet if has_fleet else None,
+        }
+        return self._program(WEB, ["serve", "web", *words(options)], announces=True, is_essential=False)
 
     def _node(self, name: str) -> Program:
-        return self._role(
-            "node",
-            ["--dataflow", self._addresses.dataflow, "--name", name, *self._authority_arguments()],
-            name=name,
-            announces=False,
-            may_exit=True,
-        )
+        options = {"dataflow": self._addresses.dataflow, "name": name, **self._authority}
+        return self._role("node", options, name=name, announces=False, may_exit=True)
 
     def _role(
-        self,
-        role: str,
-        options: list[str],
-        *,
-        name: str = "",
-        announces: bool = True,
-        may_exit: bool = False,
-        stop_wave: int = 0,
+        self, role: str, options: Mapping[str, object], *, name: str = "", announces: bool = True, **program: Any
     ) -> Program:
-        return self._program(
-            name or role,
-            ["serve", role, str(self._directory.recipe_file), *options],
-            announces=announces,
-            may_exit=may_exit,
-            stop_wave=stop_wave,
-        )
+        arguments = ["serve", role, str(self._directory.recipe_file), *words(options)]
+        return self._program(name or role, arguments, announces=announces, **program)
 
-    def _program(
-        self,
-        name: str,
-        arguments: list[str],
-        *,
-        announces: bool = False,
-        may_exit: bool = False,
-        is_essential: bool = True,
-        stop_wave: int = 0,
-        grace_s: float | None = None,
-    ) -> Program:
-        return Program(
-            name=name,
-            argv=(sys.executable, "-m", "astraflow.cli", *arguments),
-            log=self._directory.log(name),
-            environment={TOKEN: self._directory.token, **ONE_THREAD, **self._tracing_environment()},
-            announces=announces,
-            may_exit=may_exit,
-            is_essential=is_essential,
-            stop_wave=stop_wave,
-            grace_s=grace_s,
-        )
-
-    def _tracing_environment(self) -> dict[str, str]:
+    def _program(self, name: str, arguments: list[str], **program: Any) -> Program:
+        """program: further fields of `Program`."""
         destination = traces_destination(self._recipe, self._directory.path)
-        return {TRACES: destination} if destination else {}
+        environment = {TOKEN: self._directory.token, **ONE_THREAD, **({TRACES: destination} if destination else {})}
+        argv = (sys.executable, "-m", "astraflow.cli", *arguments)
+        return Program(name=name, argv=argv, log=self._directory.log(name), environment=environment, **program)
 
-    def _listen_arguments(self) -> list[str]:
-        """Returns the options of services; the authority also without TLS, for revocations."""
-        advertise = (
-            ["--advertise", self._addresses.advertised] if self._addresses.advertised != self._addresses.host else []
-        )
-        return [
-            "--authority",
-            str(self._directory.authority),
-            "--tls" if self._addresses.is_tls else "--no-tls",
-            *advertise,
-        ]
+    def _listening(self, role: str, port: int) -> dict[str, object]:
+        """Returns the options of a service; the authority also without TLS, for revocations."""
+        addresses = self._addresses
+        return {
+            "directory": self._directory.state_directory(role),
+            "host": addresses.host,
+            "port": port,
+            "authority": self._directory.authority,
+            "tls" if addresses.is_tls else "no-tls": True,
+            "advertise": addresses.advertised if addresses.advertised != addresses.host else None,
+        }
 
-    def _authority_arguments(self) -> list[str]:
-        return ["--authority", str(self._directory.authority)] if self._addresses.is_tls else []
+    def _client(self, role: str) -> dict[str, object]:
+        """Returns the options of a client of dataflow."""
+        directory = self._directory.state_directory(role)
+        return {"dataflow": self._addresses.dataflow, "directory": directory, **self._authority}
 
-    def _weights_key_arguments(self) -> list[str]:
-        """Returns the option with the public key, for roles that verify signatures."""
-        key = self._directory.weights_key
-        return ["--weights-key", key] if key else []
+    @property
+    def _authority(self) -> dict[str, object]:
+        return {"authority": self._directory.authority if self._addresses.is_tls else None}
 
-    def _signing_key_arguments(self) -> list[str]:
-        """Returns the option with the signing key, if the run has one."""
-        file = self._directory.signing_key_file
-        return ["--signing-key", str(file)] if file else []
-
-    def _directory_arguments(self, role: str) -> list[str]:
-        return ["--directory", str(self._directory.state_directory(role))]
+    @property
+    def _weights_key(self) -> dict[str, object]:
+        """Option with the public key, for roles that verify signatures."""
+        return {"weights-key": self._directory.weights_key}

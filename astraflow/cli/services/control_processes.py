@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from astraflow.access.authority import Authority
-from astraflow.cli.options import TOKEN
+from astraflow.cli.options import TOKEN, words
 from astraflow.cli.run_directory import storage_error
 from astraflow.cli.run_endpoints import PlaneEndpoints
 from astraflow.runtime.folders.private_files import write_private
@@ -42,7 +42,7 @@ def run_web(directory: Path, options: Mapping[str, object], *, token: str) -> No
         names = [str(name)] if name else []
         file = page_certificate(Authority.load(authority), directory, host=host, names=names)
         options = {**options, "tls-certificate": file, "tls-key": file}
-    _replace_process("web", *_words({**options, "directory": directory}), token=token)
+    _replace_process("web", *words({**options, "directory": directory}), token=token)
 
 
 def run_fleet(directory: Path, options: Mapping[str, object], *, tls: bool | None, token: str) -> NoReturn:
@@ -50,7 +50,7 @@ def run_fleet(directory: Path, options: Mapping[str, object], *, tls: bool | Non
     require_package("sqlmodel", extra="fleet", to="serve the fleet")
     _make_private(directory)
     flag = [] if tls is None else ["--tls" if tls else "--no-tls"]
-    _replace_process("maintainer.fleet", *_words({**options, "directory": directory}), *flag, token=token)
+    _replace_process("maintainer.fleet", *words({**options, "directory": directory}), *flag, token=token)
 
 
 def run_maintainer(
@@ -67,24 +67,7 @@ def run_maintainer(
     everything = {**(options or {}), "directory": directory}
     if planes is not None:
         everything |= {"dataflow": planes.dataflow, "fleet": planes.fleet, "authority": planes.authority}
-    _replace_process("maintainer", command, *arguments, *_words(everything), token=planes.token if planes else None)
-
-
-def _words(options: Mapping[str, object]) -> list[str]:
-    """Returns options as words of a command line: none for an option that is None, False or empty, and one for each
-    item of a list.
-
-    >>> _words({"host": "h", "port": 0, "read-only": True, "fleet": "", "data": ["a", "b"]})
-    ['--host', 'h', '--port', '0', '--read-only', '--data', 'a', '--data', 'b']
-    """
-    words = []
-    for name, value in options.items():
-        for item in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
-            if item is True:
-                words.append(f"--{name}")
-            elif item is not None and item is not False and item != "":
-                words += [f"--{name}", str(item)]
-    return words
+    _replace_process("maintainer", command, *arguments, *words(everything), token=planes.token if planes else None)
 
 
 def _replace_process(module: str, *words: str, token: str | None) -> NoReturn:
