@@ -4,7 +4,7 @@ the latest."""
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import isfinite
 from typing import Any
 
@@ -261,26 +261,19 @@ def _sample_without_texts(
     )
 
 
+_COPIED = tuple(
+    {field.name for field in fields(SampledTrajectory)}
+    & {field.name for field in fields(Trajectory)} - {"calls", "logprobs", "policy", "token_ends", "tokens"}
+)
+"""Fields that a sample has as its trajectory has them."""
+
+
 def _with_text(member: SampledTrajectory, trajectory: Trajectory) -> SampledTrajectory:
     return replace(
         member,
-        reward=trajectory.reward,
-        prompt_text=trajectory.prompt_text,
-        completion_text=trajectory.completion_text,
         tokens=len(trajectory.tokens),
         model_tokens=trajectory.model_tokens,
-        spans=trajectory.spans,
-        is_truncated=trajectory.is_truncated,
-        metrics=trajectory.metrics,
-        text_ends=trajectory.text_ends,
-        span_s=trajectory.span_s,
-        role=trajectory.role,
-        parent=trajectory.parent,
-        parent_turn=trajectory.parent_turn,
-        turn_rewards=trajectory.turn_rewards,
-        reward_terms=trajectory.reward_terms,
-        labels=trajectory.labels,
-        ending=trajectory.ending,
+        **{name: getattr(trajectory, name) for name in _COPIED},
         **_calls_of(trajectory.calls),
         **_tokens_of(trajectory),
     )
