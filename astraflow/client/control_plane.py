@@ -5,6 +5,7 @@ import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import fields
 
+from astraflow.client.plane_client import TIMEOUT_S, PlaneClient
 from astraflow.contract.fleet.recommendations import FleetConstraints, WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.nodes import JoinToken, KnownJoinToken
@@ -17,20 +18,17 @@ from astraflow.contract.reports.queries import (
     GroupQuery,
     RewardHistogram,
     RewardQuery,
-    SampledGroup,
     SampleIndex,
     SampleIndexQuery,
     TrajectoryPage,
     TrajectoryQuery,
 )
-from astraflow.contract.reports.report import Event, NodeReport, Report, SampledTrajectory
+from astraflow.contract.reports.report import NodeReport, Report
 from astraflow.contract.reports.training_steps import TrainingStepPage, TrainingStepQuery
 from astraflow.wire.channel import ServiceChannel
 from astraflow.wire.codecs.converter import Memo, from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneStub
-
-TIMEOUT_S = 10.0
 
 NODES_PER_TURN = 100
 """Nodes decoded between two turns of the event loop: one to two milliseconds."""
@@ -43,17 +41,15 @@ WHAT_IF_TIMEOUT_S = 60.0
 """Time limit of `what_if`, which may replay the reports of several weeks."""
 
 
-class ControlPlaneClient:
+class ControlPlaneClient(PlaneClient):
     """Reads reports and acts on a run. Every call may raise Unavailable, DeadlineExceeded, NotAuthenticated."""
 
     def __init__(self, link: ServiceChannel) -> None:
-        self._link = link
+        super().__init__(link)
         self._stub = ControlPlaneStub(link.channel)
 
     async def report(self) -> Report:
-        return from_message(
-            await self._link.call(self._stub.GetReport, pb.GetReportRequest(), timeout_s=TIMEOUT_S), Report
-        )
+        return await self._ask(self._stub.GetReport, pb.GetReportRequest(), Report)
 
     async def watch_report(self, *, nodes_per_s: int | None = None) -> AsyncIterator[Report]:
         """Yields the latest report at once, then one report a second, until it is cancelled. Raises: Unavailable when
@@ -119,44 +115,26 @@ class ControlPlaneClient:
 
     async def trajectories(self, query: TrajectoryQuery) -> TrajectoryPage:
         """Returns sampled trajectories; for the next page, `before` is the ordinal of the last one seen."""
-        reply = await self._link.call(
-            self._stub.Trajectories, to_message(query, pb.TrajectoriesRequest), timeout_s=TIMEOUT_S
-        )
-        return TrajectoryPage(
-            trajectories=tuple(from_message(sample, SampledTrajectory) for sample in reply.trajectories),
-            has_older=reply.has_older,
-            has_newer=reply.has_newer,
-        )
+        return await self._ask(self._stub.Trajectories, to_message(query, pb.TrajectoriesRequest), TrajectoryPage)
 
     async def groups(self, query: GroupQuery) -> GroupPage:
         """Returns the groups of sampled trajectories with their statistics."""
-        reply = await self._link.call(self._stub.Groups, to_message(query, pb.GroupsRequest), timeout_s=TIMEOUT_S)
-        return GroupPage(
-            groups=tuple(from_message(group, SampledGroup) for group in reply.groups), has_older=reply.has_older
-        )
+        return await self._ask(self._stub.Groups, to_message(query, pb.GroupsRequest), GroupPage)
 
     async def sample_index(self, query: SampleIndexQuery) -> SampleIndex:
         """Returns the steps and the prompts with sampled groups."""
-        reply = await self._link.call(
-            self._stub.SampleIndex, to_message(query, pb.SampleIndexRequest), timeout_s=TIMEOUT_S
-        )
-        return from_message(reply, SampleIndex)
+        return await self._ask(self._stub.SampleIndex, to_message(query, pb.SampleIndexRequest), SampleIndex)
 
     async def rewards(self, query: RewardQuery) -> RewardHistogram:
         """Returns the reward histogram of sampled trajectories. Raises: InvalidInput."""
-        reply = await self._link.call(self._stub.Rewards, to_message(query, pb.RewardsRequest), timeout_s=TIMEOUT_S)
-        return from_message(reply, RewardHistogram)
+        return await self._ask(self._stub.Rewards, to_message(query, pb.RewardsRequest), RewardHistogram)
 
     async def events(self, query: EventQuery) -> EventPage:
-        reply = await self._link.call(self._stub.Events, to_message(query, pb.EventsRequest), timeout_s=TIMEOUT_S)
-        return EventPage(events=tuple(from_message(event, Event) for event in reply.events), has_older=reply.has_older)
+        return await self._ask(self._stub.Events, to_message(query, pb.EventsRequest), EventPage)
 
     async def training_steps(self, query: TrainingStepQuery) -> TrainingStepPage:
         """Returns the training steps of a policy, oldest first; for the next page, `after` is the last step seen."""
-        reply = await self._link.call(
-            self._stub.TrainingSteps, to_message(query, pb.TrainingStepsRequest), timeout_s=TIMEOUT_S
-        )
-        return from_message(reply, TrainingStepPage)
+        return await self._ask(self._stub.TrainingSteps, to_message(query, pb.TrainingStepsRequest), TrainingStepPage)
 
     async def drain_node(self, node: NodeId, *, actor: str, reason: str, deadline_s: float = 0.0) -> str:
         """Requests that a node finishes its tasks and leaves; returns a confirmation message.
@@ -182,7 +160,7 @@ class ControlPlaneClient:
         """
         pinned_versions = {str(policy): int(version) for policy, version in (versions or {}).items()}
         request = pb.EvaluateRequest(flow=flow, versions=pinned_versions, actor=actor, reason=reason)
-        return from_message(await self._link.call(self._stub.Evaluate, request, timeout_s=TIMEOUT_S), EvaluationReport)
+        return await self._ask(self._stub.Evaluate, request, EvaluationReport)
 
     async def evaluations(
         self, *, flow: FlowId | None = None, before: int | None = None, limit: int = 50
@@ -241,8 +219,7 @@ class ControlPlaneClient:
             is_reusable=is_reusable,
             max_uses=max_uses,
         )
-        reply = await self._link.call(self._stub.MintJoinToken, request, timeout_s=TIMEOUT_S)
-        return JoinToken(token=reply.token, id=reply.id, expires_at=reply.expires_at, port=reply.port)
+        return await self._ask(self._stub.MintJoinToken, request, JoinToken)
 
     async def join_tokens(self) -> tuple[KnownJoinToken, ...]:
         """Returns the unexpired join tokens without their secrets, by expiry."""
@@ -281,11 +258,8 @@ class ControlPlaneClient:
 
         Raises: InvalidInput for invalid options, or when no report is recorded.
         """
-        return from_message(
-            await self._link.call(
-                self._stub.WhatIf, to_message(question, pb.WhatIfRequest), timeout_s=WHAT_IF_TIMEOUT_S
-            ),
-            WhatIfAnswer,
+        return await self._ask(
+            self._stub.WhatIf, to_message(question, pb.WhatIfRequest), WhatIfAnswer, timeout_s=WHAT_IF_TIMEOUT_S
         )
 
 

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from astraflow.client.plane_client import TIMEOUT_S, PlaneClient
 from astraflow.contract.errors import PlanRefused
 from astraflow.contract.fleet.decisions import Decision, InjectedFault
 from astraflow.contract.fleet.instances import Instance, LaunchId
@@ -26,14 +27,13 @@ from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneStub
 
-TIMEOUT_S = 10.0
 APPLY_TIMEOUT_S = 70.0
 """A fork counts as applied when its dataflow answers."""
 PREFLIGHT_TIMEOUT_S = 60.0
 """Cloud APIs are slow; the service gives up before this."""
 
 
-class FleetPlaneClient:
+class FleetPlaneClient(PlaneClient):
     """Reads and changes pools. Every call may raise Unavailable, DeadlineExceeded, NotAuthenticated.
 
     A change may be repeated with the same key after any of these errors: it is applied once, and every call returns the
@@ -41,14 +41,12 @@ class FleetPlaneClient:
     """
 
     def __init__(self, link: ServiceChannel) -> None:
-        self._link = link
+        super().__init__(link)
         self._stub = FleetPlaneStub(link.channel)
 
     async def status(self) -> FleetStatus:
         """Returns the state of the service and its pools."""
-        return from_message(
-            await self._link.call(self._stub.GetFleet, pb.GetFleetRequest(), timeout_s=TIMEOUT_S), FleetStatus
-        )
+        return await self._ask(self._stub.GetFleet, pb.GetFleetRequest(), FleetStatus)
 
     async def put_pool(self, spec: PoolSpec, *, observed_version: int, actor: Actor, key: str, reason: str) -> Pool:
         """Creates a pool (`observed_version` 0), or changes its spec.
@@ -60,16 +58,11 @@ class FleetPlaneClient:
             observed_version=observed_version,
             mutation=_mutation(actor, key, reason),
         )
-        return from_message(await self._link.call(self._stub.PutPool, request, timeout_s=TIMEOUT_S), Pool)
+        return await self._ask(self._stub.PutPool, request, Pool)
 
     async def plan(self, request: PlanRequest) -> Plan:
         """Returns the plan of a change without applying it. Raises: InvalidInput for an unknown pool or instance."""
-        return from_message(
-            await self._link.call(
-                self._stub.PlanChange, to_message(request, pb.PlanChangeRequest), timeout_s=TIMEOUT_S
-            ),
-            Plan,
-        )
+        return await self._ask(self._stub.PlanChange, to_message(request, pb.PlanChangeRequest), Plan)
 
     async def apply(self, plan: PlanId, *, key: str, approver: Actor | None = None) -> AppliedPlan:
         """Applies a plan. Instances start and end after the answer; `instances` shows them.
@@ -91,18 +84,18 @@ class FleetPlaneClient:
         """Sets a hold: no node of the pool is removed for `minutes`; 0 ends the hold. Raises:
         InvalidInput."""
         request = pb.SetPoolHoldRequest(pool=pool, minutes=minutes, mutation=_mutation(actor, key, reason))
-        return from_message(await self._link.call(self._stub.SetPoolHold, request, timeout_s=TIMEOUT_S), Decision)
+        return await self._ask(self._stub.SetPoolHold, request, Decision)
 
     async def escalate(self, severity: Severity, *, actor: Actor, key: str, reason: str) -> Decision:
         """Records a message for people in the audit log."""
         request = pb.EscalateRequest(severity=severity.value, mutation=_mutation(actor, key, reason))
-        return from_message(await self._link.call(self._stub.Escalate, request, timeout_s=TIMEOUT_S), Decision)
+        return await self._ask(self._stub.Escalate, request, Decision)
 
     async def kill_switch(self, scope: KillScope, *, actor: Actor, key: str, reason: str) -> Decision:
         """Sets the kill switch: stops agents, all changes, or none. Raises: NotPermitted when the actor's role may not
         turn it off."""
         request = pb.SetKillSwitchRequest(scope=scope.value, mutation=_mutation(actor, key, reason))
-        return from_message(await self._link.call(self._stub.SetKillSwitch, request, timeout_s=TIMEOUT_S), Decision)
+        return await self._ask(self._stub.SetKillSwitch, request, Decision)
 
     async def inject_fault(self, pool: PoolId, *, share: float, actor: Actor, key: str, reason: str) -> InjectedFault:
         """Injects a fault: terminates `share` of a pool's nodes at once, as if their machines had failed.
@@ -111,7 +104,7 @@ class FleetPlaneClient:
         provider does not support it.
         """
         request = pb.InjectFaultRequest(pool=pool, share=share, mutation=_mutation(actor, key, reason))
-        return from_message(await self._link.call(self._stub.InjectFault, request, timeout_s=TIMEOUT_S), InjectedFault)
+        return await self._ask(self._stub.InjectFault, request, InjectedFault)
 
     async def instances(
         self,
@@ -148,12 +141,12 @@ class FleetPlaneClient:
         Raises: Conflict when the plan is no longer known, NotPermitted when the guard refuses it in any case.
         """
         request = pb.ProposePlanRequest(plan=plan, mutation=_mutation(actor, key, reason))
-        return from_message(await self._link.call(self._stub.ProposePlan, request, timeout_s=TIMEOUT_S), Proposal)
+        return await self._ask(self._stub.ProposePlan, request, Proposal)
 
     async def reject(self, plan: PlanId, *, actor: Actor, key: str, reason: str) -> Decision:
         """Rejects a proposal. Raises: InvalidInput when it is not waiting, NotPermitted, Conflict."""
         request = pb.RejectPlanRequest(plan=plan, mutation=_mutation(actor, key, reason))
-        return from_message(await self._link.call(self._stub.RejectPlan, request, timeout_s=TIMEOUT_S), Decision)
+        return await self._ask(self._stub.RejectPlan, request, Decision)
 
     async def proposals(
         self, *, only_waiting: bool = True, before: PlanId | None = None, limit: int = 100
@@ -168,32 +161,30 @@ class FleetPlaneClient:
     ) -> Decision:
         """Records a handover note in the audit log. Raises: InvalidInput."""
         request = pb.HandOverRequest(pool=pool or "", message=message, mutation=_mutation(actor, key, reason))
-        return from_message(await self._link.call(self._stub.HandOver, request, timeout_s=TIMEOUT_S), Decision)
+        return await self._ask(self._stub.HandOver, request, Decision)
 
     async def send_maintainer_heartbeat(
         self, status: MaintainerStatus, *, timeout_s: float = TIMEOUT_S
     ) -> MaintainerControlState:
         """Reports the maintainer's status and returns its control state."""
         request = to_message(status, pb.FleetMaintainerStatus)
-        return from_message(
-            await self._link.call(self._stub.MaintainerHeartbeat, request, timeout_s=timeout_s), MaintainerControlState
-        )
+        return await self._ask(self._stub.MaintainerHeartbeat, request, MaintainerControlState, timeout_s=timeout_s)
 
     async def maintainer(self) -> Maintainer:
         """Returns the maintainer's mode and its last reported status."""
         request = pb.GetMaintainerRequest()
-        return from_message(await self._link.call(self._stub.GetMaintainer, request, timeout_s=TIMEOUT_S), Maintainer)
+        return await self._ask(self._stub.GetMaintainer, request, Maintainer)
 
     async def set_maintainer_mode(self, mode: MaintainerMode, *, actor: Actor, key: str, reason: str) -> Decision:
         """Sets the maintainer's mode. Raises: NotPermitted for callers other than people."""
         request = pb.SetMaintainerModeRequest(mode=mode.value, mutation=_mutation(actor, key, reason))
-        return from_message(await self._link.call(self._stub.SetMaintainerMode, request, timeout_s=TIMEOUT_S), Decision)
+        return await self._ask(self._stub.SetMaintainerMode, request, Decision)
 
     async def wake_maintainer(self, *, actor: Actor, key: str, reason: str) -> Decision:
         """Lets the running maintainer wake once without a signal. Raises: NotPermitted for callers other than people,
         Conflict when it cannot wake."""
         request = pb.WakeMaintainerRequest(mutation=_mutation(actor, key, reason))
-        return from_message(await self._link.call(self._stub.WakeMaintainer, request, timeout_s=TIMEOUT_S), Decision)
+        return await self._ask(self._stub.WakeMaintainer, request, Decision)
 
     async def append_transcript(self, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
         """Stores a copy of the maintainer's transcript entries; returns the next expected ordinal.
@@ -211,9 +202,7 @@ class FleetPlaneClient:
         """Returns a page of the latest transcript or of `chain`; for the next page, `before` is the last ordinal
         seen."""
         request = pb.TranscriptRequest(chain=chain, wake=wake, before=before, limit=limit)
-        reply = await self._link.call(self._stub.Transcript, request, timeout_s=TIMEOUT_S)
-        entries = tuple(from_message(entry, TranscriptEntry) for entry in reply.entries)
-        return TranscriptPage(chain=reply.chain, entries=entries, has_older=reply.has_older)
+        return await self._ask(self._stub.Transcript, request, TranscriptPage)
 
     async def providers(self) -> tuple[ProviderFacts, ...]:
         """Returns the configured providers by name, each with its latest preflight result."""
@@ -226,9 +215,7 @@ class FleetPlaneClient:
         Raises: InvalidInput for an unknown provider, NotPermitted, RateLimited.
         """
         request = pb.RunPreflightRequest(provider=provider, actor=to_message(actor, pb.FleetActor))
-        return from_message(
-            await self._link.call(self._stub.RunPreflight, request, timeout_s=PREFLIGHT_TIMEOUT_S), PreflightResult
-        )
+        return await self._ask(self._stub.RunPreflight, request, PreflightResult, timeout_s=PREFLIGHT_TIMEOUT_S)
 
 
 @asynccontextmanager

@@ -103,17 +103,12 @@ class ControlService(ControlPlaneServicer):
     async def Trajectories(self, request: control.TrajectoriesRequest, context: Any) -> control.TrajectoriesReply:
         query = from_message(request, TrajectoryQuery)
         page = await self._run.samples.page(replace(query, limit=min(query.limit, MAX_PAGE)))
-        return control.TrajectoriesReply(
-            trajectories=[to_message(sample, control.SampledTrajectory) for sample in page.trajectories],
-            has_older=page.has_older,
-            has_newer=page.has_newer,
-        )
+        return to_message(page, control.TrajectoriesReply)
 
     async def Groups(self, request: control.GroupsRequest, context: Any) -> control.GroupsReply:
         query = from_message(request, GroupQuery)
         page = await self._run.samples.groups(replace(query, limit=min(query.limit, MAX_PAGE)))
-        groups = [to_message(group, control.SampledGroup) for group in page.groups]
-        return control.GroupsReply(groups=groups, has_older=page.has_older)
+        return to_message(page, control.GroupsReply)
 
     async def SampleIndex(self, request: control.SampleIndexRequest, context: Any) -> control.SampleIndexReply:
         query = from_message(request, SampleIndexQuery)
@@ -126,9 +121,7 @@ class ControlService(ControlPlaneServicer):
     async def Events(self, request: control.EventsRequest, context: Any) -> control.EventsReply:
         query = from_message(request, EventQuery)
         page = await self._run.events.page(replace(query, limit=min(query.limit, MAX_PAGE)))
-        return control.EventsReply(
-            events=[to_message(event, control.Event) for event in page.events], has_older=page.has_older
-        )
+        return to_message(page, control.EventsReply)
 
     async def TrainingSteps(self, request: control.TrainingStepsRequest, context: Any) -> control.TrainingStepsReply:
         query = from_message(request, TrainingStepQuery)
