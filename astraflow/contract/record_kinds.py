@@ -83,7 +83,7 @@ _plugins = partial(Kind, topics=(_LEARNING,), subject="flow or policy")
 _evaluation = partial(Kind, topics=(_LEARNING,), subject="evaluation")
 _token = partial(Kind, topics=(_ACCESS,), subject="token")
 _bad_run = partial(Kind, topics=(_PROBLEMS,), subject="run")
-_decision = partial(Kind, is_decision=True)
+_decision = partial(Kind, subject="pool", is_decision=True)
 
 
 class RecordKind(FactEnum):
@@ -359,102 +359,71 @@ class RecordKind(FactEnum):
         subject="run",
         template="dataflow at {address}",
     )
-    REPORTS_SKIPPED = Kind(
+    REPORTS_SKIPPED = _bad_run(
         "reports_skipped",
-        topics=(_PROBLEMS,),
-        subject="run",
-        meaning="The page shows a run that has ended, without some recorded reports, which are invalid.",
+        "The page shows a run that has ended, without some recorded reports, which are invalid.",
         template="{reports:recorded report} left out, because invalid; first cause: {error}",
     )
     APPLY = _decision(
         "apply",
-        subject="pool",
-        meaning="A plan was applied.",
+        "A plan was applied.",
         template="[from {before:.0f} to {after:node}][{change}][, {launched:.0f} launched][, {drained:.0f} drained]"
         "[, {terminated:.0f} terminated][, no node is removed for {hold_minutes:minute}][, approved by {approver}]"
         "[, applied by {applier}]",
         label="Applied",
     )
-    REFUSE = _decision(
-        "refuse", subject="pool", meaning="The guard refused to apply a plan.", template="{text}", label="Refused"
-    )
+    REFUSE = _decision("refuse", "The guard refused to apply a plan.", template="{text}", label="Refused")
     PROPOSE = _decision(
         "propose",
-        subject="pool",
-        meaning="A plan waits for the approval of a person.",
+        "A plan waits for the approval of a person.",
         template="[proposal of {target:node}, currently {nodes:.0f}][proposal: {change}]",
         label="Proposed",
     )
-    REJECT = _decision(
-        "reject",
-        subject="pool",
-        meaning="A person rejected a proposal.",
-        template="plan {plan} is rejected",
-        label="Rejected",
-    )
+    REJECT = _decision("reject", "A person rejected a proposal.", template="plan {plan} is rejected", label="Rejected")
     SPEC = _decision(
         "spec",
-        subject="pool",
-        meaning="A pool was created, or its configuration changed.",
+        "A pool was created, or its configuration changed.",
         template="pool {change}[: {min_nodes:.0f} to {max_nodes:node}, mode {mode}]",
         label="Changed",
     )
     HOLD = _decision(
         "hold",
-        subject="pool",
-        meaning="A hold began or ended, during which no node of the pool is removed.",
+        "A hold began or ended, during which no node of the pool is removed.",
         template="hold [for {minutes:minute}: no node is removed][{state}]",
         label="Hold",
     )
-    KILL_SWITCH = _decision(
-        "kill_switch", subject="fleet", meaning="The scope of the kill switch changed.", template="{cause}"
-    )
+    KILL_SWITCH = _decision("kill_switch", "The scope of the kill switch changed.", subject="fleet", template="{cause}")
     MAINTAINER_MODE = _decision(
         "maintainer_mode",
+        "A person set the mode of the maintainer.",
         subject="fleet",
-        meaning="A person set the mode of the maintainer.",
         template="the maintainer is in mode {mode}",
         label="Mode",
     )
     MAINTAINER_WAKE = _decision(
         "maintainer_wake",
+        "A person requested a wake of the maintainer.",
         subject="fleet",
-        meaning="A person requested a wake of the maintainer.",
         template="the maintainer wakes once without a signal",
         label="Wake",
     )
     LAUNCH_FAILED = _decision(
         "launch_failed",
-        subject="pool",
-        meaning="A launch ended before its node was ready.",
+        "A launch ended before its node was ready.",
         template="launch {launch} failed, {failures:.0f} in a row[: {error}]",
     )
-    ORPHAN = _decision(
-        "orphan",
-        subject="pool",
-        meaning="An instance without a live launch was adopted or terminated.",
-        template="{cause}",
-    )
+    ORPHAN = _decision("orphan", "An instance without a live launch was adopted or terminated.", template="{cause}")
     FAULT = _decision(
         "fault",
-        subject="pool",
-        meaning="A person injected a fault.",
+        "A person injected a fault.",
         template="fault injection: {lost:.0f} of {nodes:node} terminated without notice",
     )
-    ALARM = _decision(
-        "alarm", subject="pool", meaning="A condition of which people should know began.", template="{cause}"
-    )
+    ALARM = _decision("alarm", "A condition of which people should know began.", template="{cause}")
     ALARM_OVER = _decision(
-        "alarm_over",
-        subject="pool",
-        meaning="Such a condition ended.",
-        template="{reason}: the alarm has ended",
-        label="Alarm cleared",
+        "alarm_over", "Such a condition ended.", template="{reason}: the alarm has ended", label="Alarm cleared"
     )
-    ESCALATE = _decision(
-        "escalate", subject="pool", meaning="An agent notified people.", template="{reason}", label="Escalated"
-    )
-    NOTE = _decision("note", subject="pool", meaning="A person or an agent left a note.", template="{text}")
+    ESCALATE = _decision("escalate", "An agent notified people.", template="{reason}", label="Escalated")
+    NOTE = _decision("note", "A person or an agent left a note.", template="{text}")
 
     topics: tuple[Topic, ...]
     subject: str

@@ -13,7 +13,7 @@ from enum import Enum
 from astraflow.contract.fleet.pools import FleetStatus, KillScope
 from astraflow.contract.fleet.recommendations import DEFAULT_WAIT_HIGH, LimitInEffect, Mode, Reason
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.record_causes import CAUSES, MISMATCHES, STALLS
+from astraflow.contract.record_causes import CAUSES, STALLS
 from astraflow.contract.record_kinds import FactEnum, Severity
 from astraflow.contract.records import Record, fill, printed_rate
 from astraflow.contract.reports.capacity import CapacityBalance, capacity_balance, measured_input
@@ -45,8 +45,14 @@ class _Facts:
     headline: str
     because: str
     """Template of the cause, with its figures."""
-    remedy: str
+    remedy: str = ""
     """Template of what to do; empty where there is nothing to do."""
+
+
+def _stated(code: str, stage: Stage, headline: str, severity: Severity = Severity.CRITICAL) -> _Facts:
+    """Returns the facts of a cause that problems of the run state with the same code, in the same words."""
+    texts = STALLS if code in STALLS else CAUSES
+    return _Facts(code, stage, severity, headline, texts[code])
 
 
 _INFO, _WARNING, _CRITICAL = Severity
@@ -60,7 +66,7 @@ _DIFFER = "Engine and trainer differ"
 class LimitingCause(FactEnum):
     """Causes: what limits the run, and how urgent that is for a person."""
 
-    COMPLETE = _Facts("complete", Stage.NONE, _INFO, "The run is complete", "{steps:step} are trained", "")
+    COMPLETE = _Facts("complete", Stage.NONE, _INFO, "The run is complete", "{steps:step} are trained")
     FED = _Facts(
         "fed",
         Stage.TRAINER,
@@ -68,21 +74,15 @@ class LimitingCause(FactEnum):
         "The trainer is fed",
         _WAITS + "[: it needs {demand:rate} groups/s, and ready nodes can make {enough:rate}]"
         "[: {buffered:.0f} groups are ready for its batches of {next_groups:.0f}]",
-        "",
     )
     FIRST_BATCH = _Facts(
-        "first_batch",
-        Stage.NODES,
-        _INFO,
-        "The first batch fills",
-        "{buffered:.0f} of {batch_groups:group} are ready",
-        "",
+        "first_batch", Stage.NODES, _INFO, "The first batch fills", "{buffered:.0f} of {batch_groups:group} are ready"
     )
     FIRST_STEP = _Facts(
-        "first_step", Stage.TRAINER, _INFO, "The trainer makes its first step", "a first batch is ready", ""
+        "first_step", Stage.TRAINER, _INFO, "The trainer makes its first step", "a first batch is ready"
     )
     NODES_STARTING = _Facts(
-        "nodes_starting", Stage.NODES, _INFO, "Nodes are starting", "none of {pending_nodes:node} is ready yet", ""
+        "nodes_starting", Stage.NODES, _INFO, "Nodes are starting", "none of {pending_nodes:node} is ready yet"
     )
     NO_NODE = _Facts(
         "no_node",
@@ -118,7 +118,7 @@ class LimitingCause(FactEnum):
         "[{more:more node} would keep it busy]",
     )
     ROLLOUTS_SLOW = _Facts(
-        "rollouts_slow", Stage.NODES, _INFO, "Rollouts set the pace", _WAITS + "; what it needs is not measured yet", ""
+        "rollouts_slow", Stage.NODES, _INFO, "Rollouts set the pace", _WAITS + "; what it needs is not measured yet"
     )
     UNEVEN = _Facts(
         "uneven",
@@ -127,7 +127,6 @@ class LimitingCause(FactEnum):
         "The trainer waits at times",
         "the trainer waited {wait:.0%} of its last ten steps, although ready nodes can make {ready:rate} groups/s of "
         "the {demand:rate} that it needs: groups arrive unevenly, or nodes have just recovered",
-        "",
     )
     STALENESS_BOUND = _Facts(
         "staleness_bound",
@@ -146,9 +145,7 @@ class LimitingCause(FactEnum):
         "nodes finish their tasks and get no new ones",
         "resume the flow",
     )
-    MEMORY_FULL = _Facts(
-        "memory_full", Stage.BUFFER, _CRITICAL, "The memory for results is full", CAUSES["memory_full"], ""
-    )
+    MEMORY_FULL = _stated("memory_full", Stage.BUFFER, "The memory for results is full")
     WEIGHTS_BEHIND = _Facts(
         "weights_behind",
         Stage.STORE,
@@ -175,29 +172,21 @@ class LimitingCause(FactEnum):
         "more nodes or more slots per node help, if what they wait for can take more",
     )
     TRAINER_PROBLEM = _Facts("trainer_problem", Stage.TRAINER, _CRITICAL, "The trainer cannot go on", "{error}", _LOG)
-    MISMATCH_FILTERED = _Facts(
-        "mismatch_filtered", Stage.NODES, _CRITICAL, _DIFFER, MISMATCHES["mismatch_filtered"], ""
-    )
-    MISMATCH_ROUTED = _Facts("mismatch_routed", Stage.NODES, _CRITICAL, _DIFFER, MISMATCHES["mismatch_routed"], "")
-    MISMATCH_COARSE = _Facts("mismatch_coarse", Stage.NODES, _CRITICAL, _DIFFER, MISMATCHES["mismatch_coarse"], "")
-    MISMATCH_SAMPLED = _Facts("mismatch_sampled", Stage.NODES, _CRITICAL, _DIFFER, MISMATCHES["mismatch_sampled"], "")
-    MISMATCH_UNEXPLAINED = _Facts(
-        "mismatch_unexplained", Stage.NODES, _CRITICAL, _DIFFER, MISMATCHES["mismatch_unexplained"], ""
-    )
-    FLOW_UNSERVED = _Facts(
-        "flow_unserved", Stage.NODES, _CRITICAL, "No node serves the flow", CAUSES["flow_unserved"], ""
-    )
-    NO_TRAINER = _Facts("no_trainer", Stage.TRAINER, _CRITICAL, "No trainer is connected", STALLS["no_trainer"], "")
-    NO_PULL = _Facts("no_pull", Stage.TRAINER, _CRITICAL, "The trainer pulls no batch", STALLS["no_pull"], "")
-    OTHER_POLICY = _Facts(
-        "other_policy", Stage.TRAINER, _CRITICAL, "Another trainer makes no steps", STALLS["other_policy"], ""
-    )
-    EPISODES_FAIL = _Facts("episodes_fail", Stage.VERIFIER, _CRITICAL, "All episodes fail", STALLS["episodes_fail"], "")
-    FILTERED = _Facts("filtered", Stage.VERIFIER, _CRITICAL, "All groups are filtered out", STALLS["filtered"], "")
-    OLD_WEIGHTS = _Facts("old_weights", Stage.STORE, _CRITICAL, "Nodes serve old weights", STALLS["old_weights"], "")
-    TASKS_KEPT = _Facts("tasks_kept", Stage.NODES, _CRITICAL, "A node returns no results", STALLS["tasks_kept"], "")
-    EVALUATING = _Facts("evaluating", Stage.NODES, _WARNING, "All nodes evaluate", STALLS["evaluating"], "")
-    NO_LEASES = _Facts("no_leases", Stage.NODES, _CRITICAL, "Nodes take no tasks", STALLS["no_leases"], "")
+    MISMATCH_FILTERED = _stated("mismatch_filtered", Stage.NODES, _DIFFER)
+    MISMATCH_ROUTED = _stated("mismatch_routed", Stage.NODES, _DIFFER)
+    MISMATCH_COARSE = _stated("mismatch_coarse", Stage.NODES, _DIFFER)
+    MISMATCH_SAMPLED = _stated("mismatch_sampled", Stage.NODES, _DIFFER)
+    MISMATCH_UNEXPLAINED = _stated("mismatch_unexplained", Stage.NODES, _DIFFER)
+    FLOW_UNSERVED = _stated("flow_unserved", Stage.NODES, "No node serves the flow")
+    NO_TRAINER = _stated("no_trainer", Stage.TRAINER, "No trainer is connected")
+    NO_PULL = _stated("no_pull", Stage.TRAINER, "The trainer pulls no batch")
+    OTHER_POLICY = _stated("other_policy", Stage.TRAINER, "Another trainer makes no steps")
+    EPISODES_FAIL = _stated("episodes_fail", Stage.VERIFIER, "All episodes fail")
+    FILTERED = _stated("filtered", Stage.VERIFIER, "All groups are filtered out")
+    OLD_WEIGHTS = _stated("old_weights", Stage.STORE, "Nodes serve old weights")
+    TASKS_KEPT = _stated("tasks_kept", Stage.NODES, "A node returns no results")
+    EVALUATING = _stated("evaluating", Stage.NODES, "All nodes evaluate", _WARNING)
+    NO_LEASES = _stated("no_leases", Stage.NODES, "Nodes take no tasks")
 
     stage: Stage
     severity: Severity
