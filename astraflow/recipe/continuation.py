@@ -5,56 +5,20 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+_OF_DATAFLOW = (
+    "lease_s episode_ceiling_s heartbeat_s report_s memory_bytes history history_minutes events metrics samples "
+    "samples_per_step sample_bytes pools scaling keda"
+)
+_OF_BACKENDS = (
+    # Course of the learning: all are read at each update, and none has a state.
+    "learning_rate schedule warmup_steps decay_steps min_learning_rate_ratio betas epsilon weight_decay grad_clip "
+    # Where and how it is computed.
+    "device threads micro_batch_tokens batching recompute compile_blocks peak_flops probe_sequences probe_tokens"
+)
 CHANGEABLE = (
-    "summary",
-    "card",
-    "stop",
-    "evaluations",
-    "nodes",
-    "trainer",
-    "fleet",
-    "maintainer",
-    "tracing",
-    "dataflow.lease_s",
-    "dataflow.episode_ceiling_s",
-    "dataflow.heartbeat_s",
-    "dataflow.report_s",
-    "dataflow.memory_bytes",
-    "dataflow.history",
-    "dataflow.history_minutes",
-    "dataflow.events",
-    "dataflow.metrics",
-    "dataflow.samples",
-    "dataflow.samples_per_step",
-    "dataflow.sample_bytes",
-    "dataflow.pools",
-    "dataflow.scaling",
-    "dataflow.keda",
-    *(
-        f"policies.*.backend.{option}"
-        for option in (
-            # Course of the learning: all are read at each update, and none has a state.
-            "learning_rate",
-            "schedule",
-            "warmup_steps",
-            "decay_steps",
-            "min_learning_rate_ratio",
-            "betas",
-            "epsilon",
-            "weight_decay",
-            "grad_clip",
-            # Where and how it is computed.
-            "device",
-            "threads",
-            "micro_batch_tokens",
-            "batching",
-            "recompute",
-            "compile_blocks",
-            "peak_flops",
-            "probe_sequences",
-            "probe_tokens",
-        )
-    ),
+    *("summary", "card", "stop", "evaluations", "nodes", "trainer", "fleet", "maintainer", "tracing"),
+    *(f"dataflow.{setting}" for setting in _OF_DATAFLOW.split()),
+    *(f"policies.*.backend.{option}" for option in _OF_BACKENDS.split()),
 )
 """Settings, and tables with all their settings, that may change. A `*` is any name. All others decide what was recorded
 so far, or what a state on disk means: data, models, rewards, losses, batches, the optimizer and its state."""
