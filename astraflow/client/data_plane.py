@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from astraflow.contract.batches import Batch, BatchingFacts, StepFailure, StepReport, TrainerAttachment
+from astraflow.contract.batches import Batch, StepFailure, StepReport, TrainerAttachment
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.nodes import Directive, JoinResult, NodeFacts, NodeStatus
 from astraflow.contract.rollouts.limits import RowLimits

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from astraflow.archive.set_aside import SetAsideFiles, counts_text
-from astraflow.contract.batches import BatchingFacts
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.errors import InvalidInput, RunComplete, UnknownPolicy
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.plugins import PluginChange

@@ -1,7 +1,8 @@
 """Stream of batches between dataflow and one trainer, with retries and reconnection."""
 
 from astraflow.client.data_plane import TrainerDataClient
-from astraflow.contract.batches import Batch, BatchingFacts, StepFailure, StepReport, TrainerAttachment
+from astraflow.contract.batches import Batch, StepFailure, StepReport, TrainerAttachment
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.errors import InvalidInput, StorageFull
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.rollouts.limits import RowLimits

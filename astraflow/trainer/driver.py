@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
-from astraflow.contract.batches import Batch, BatchingFacts
+from astraflow.contract.batches import Batch
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.errors import StorageFull
 from astraflow.contract.ids import Version
 from astraflow.contract.rollouts.limits import RowLimits

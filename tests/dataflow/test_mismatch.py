@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from astraflow.contract.batches import BatchingFacts
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.records import render
 from astraflow.contract.reports.diagnosis import LimitingCause, diagnose

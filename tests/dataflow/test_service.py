@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.batches import Batch, BatchingFacts, StepReport
+from astraflow.contract.batches import Batch, StepReport
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.errors import InvalidInput, RunComplete, UnknownNode, UnknownPolicy
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import NodeStatus

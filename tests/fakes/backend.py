@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
-from astraflow.contract.batches import Batch, BatchingFacts
+from astraflow.contract.batches import Batch
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.weights import Dtype

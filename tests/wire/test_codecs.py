@@ -15,7 +15,8 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.contract.batches import Batch, BatchingFacts, Row, StepFailure, StepReport, TrainerAttachment
+from astraflow.contract.batches import Batch, Row, StepFailure, StepReport, TrainerAttachment
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet.decisions import Decision, InjectedFault
 from astraflow.contract.fleet.instances import Instance

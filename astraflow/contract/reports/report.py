@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from astraflow.contract.batches import BatchingFacts
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.fleet.instances import Cause
 from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version

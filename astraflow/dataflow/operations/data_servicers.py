@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from astraflow.access.callers import Role, current_caller
-from astraflow.contract.batches import BatchingFacts, StepFailure, StepReport, TrainerAttachment
+from astraflow.contract.batches import StepFailure, StepReport, TrainerAttachment
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.nodes import MAX_CAPACITY, JoinResult, NodeFacts

@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 from astraflow.archive.set_aside import SetAsideBatch, failure_text, row_nodes
-from astraflow.contract.batches import Batch, BatchingFacts, StepFailure, StepReport
+from astraflow.contract.batches import Batch, StepFailure, StepReport
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.record_kinds import RecordKind

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from astraflow.contract.batches import Batch, BatchingFacts
+from astraflow.contract.batches import Batch
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.weights import Probe
 from astraflow.weights.publish.staging_buffers import StagedVersion

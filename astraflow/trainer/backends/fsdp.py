@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from astraflow.algorithms.config import AlgorithmConfig
-from astraflow.contract.batches import Batch, BatchingFacts
+from astraflow.contract.batches import Batch
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.weights import Probe
 from astraflow.runtime.logs import get_logger
 from astraflow.trainer.backends import backends

@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.tokens import Pass
-from astraflow.contract.batches import Batch, BatchingFacts
+from astraflow.contract.batches import Batch
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Probe
 from astraflow.models import models

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import xxhash
 from pydantic import Field
 
-from astraflow.contract.batches import Batch, BatchingFacts, Rows
+from astraflow.contract.batches import Batch, Rows
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.rollouts.trajectories import NO_VERSION

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.batches import BatchingFacts
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.reports.report import Pace
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import running_web

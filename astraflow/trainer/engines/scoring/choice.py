@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from astraflow.contract.batches import BatchingFacts
+from astraflow.contract.batching import BatchingFacts
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.check_conditions import check_conditions
 from astraflow.models.output_head import has_known_head
