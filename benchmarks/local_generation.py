@@ -26,6 +26,7 @@ from astraflow.raas.engines.local.batcher import Batcher, BatchLimits
 from astraflow.raas.engines.local.lockstep import LockstepBatcher
 from astraflow.raas.engines.local.sequences import Sequence
 from astraflow.raas.engines.local.slots import SlotBatcher
+from astraflow.runtime.service import prepare_for_large_messages
 
 NEW_TOKENS = 64
 LIMITS = BatchLimits(sequences=256, cache_tokens=2**20, prefill_tokens=2**14, prefix_bytes=0)
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("--families", nargs="*", default=["qwen3", "qwen35", "falcon_h1"])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    prepare_for_large_messages()  # as a node: pages of recurrent states would be mapped anew in each step
     _write("family", "prompts", *(f"{way.way}, tokens/s" for way in WAYS), "generate, tokens/s")
     _write(*["---"] * (len(WAYS) + 3))
     for family in arguments.families:

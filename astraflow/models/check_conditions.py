@@ -24,12 +24,22 @@ through all layers of a real model rounding would grow to 0.01 nats."""
 
 @contextmanager
 def check_conditions(model: PreTrainedModel, device: torch.device) -> Iterator[None]:
-    """Gives a model short spans and, in float32, large results of linear layers where those of its own are small,
-    without a change of weights. device: of the computation."""
+    """Gives a model short spans, no embedding of zeros and, in float32, large results of linear layers where those of
+    its own are small, without a change of weights. device: of the computation."""
     is_exact = next(model.parameters()).dtype == torch.float32
     factor = _ENLARGEMENT if is_exact and _is_nearly_even(model, device) else 1.0
-    with _short_spans(model), _enlarged(model, factor):
-        yield
+    padding = model.get_input_embeddings().register_forward_hook(_without_zeros)
+    try:
+        with _short_spans(model), _enlarged(model, factor):
+            yield
+    finally:
+        padding.remove()
+
+
+def _without_zeros(_layer: nn.Module, _inputs: Any, embedded: Tensor) -> Tensor:
+    """Fills rows of zeros, as new models have for padding: all keys would have equal scores for them, of which a layer
+    with sparse attention chooses others in a longer sequence."""
+    return embedded + (embedded == 0).all(-1, keepdim=True)
 
 
 @torch.no_grad()

@@ -317,8 +317,9 @@ def read_shape(file: Path) -> ModelShape:
 
 
 def _shape_of(config: Mapping[str, Any]) -> ModelShape:
-    heads, experts = config["num_attention_heads"], config.get("num_experts") or config.get("num_local_experts") or 0
-    kind = str(config.get("model_type"))
+    heads, kind = config["num_attention_heads"], str(config.get("model_type"))
+    experts = next((count for name in _EXPERTS if (count := config.get(name))), 0)
+    shared = config.get("shared_expert_intermediate_size") or config.get("moe_shared_expert_intermediate_size")
     return ModelShape(
         hidden=config["hidden_size"],
         layers=config.get("num_hidden_layers") or len(config["layers_block_type"]),
@@ -331,7 +332,8 @@ def _shape_of(config: Mapping[str, Any]) -> ModelShape:
         context=config["max_position_embeddings"],
         experts=experts,
         active_experts=(experts and config.get("num_experts_per_tok")) or 0,
-        shared_intermediate=config.get("shared_expert_intermediate_size") or 0,
+        shared_intermediate=shared
+        or (experts and (config.get("n_shared_experts") or 0) * config.get("moe_intermediate_size", 0)),
         has_attention_bias=kind.startswith("qwen2") or bool(config.get("attention_bias")),
         has_head_norms=kind.startswith(("qwen3", "lfm2")),
         has_biases_and_sinks=kind == "gpt_oss",
@@ -340,6 +342,8 @@ def _shape_of(config: Mapping[str, Any]) -> ModelShape:
     )
 
 
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Names of the number of experts in configurations."""
 _KINDS = {
     *("llama", "mistral", "ministral", "qwen2", "qwen3", "qwen3_moe", "qwen3_5_text", "qwen3_5_moe_text"),
     *("gpt_oss", "falcon_h1", "lfm2"),

@@ -130,7 +130,10 @@ def _choice(scorer: Scorer) -> Batching | str:
 
 @torch.no_grad()
 def enlarge(model: PreTrainedModel) -> None:
-    """Enlarges the weights, so that attention is uneven, and the head, so that bounds of logits show."""
+    """Enlarges the weights, so that attention is uneven, and the head, so that bounds of logits show. Padding gets an
+    embedding: from zeros, all keys have one score, and any of them is a choice of sparse attention."""
+    embedded = model.get_input_embeddings().weight
+    embedded[(embedded == 0).all(-1)] = embedded[-1].clone()
     for parameter in model.parameters():
         if parameter.ndim > 1:
             parameter.mul_(_ENLARGEMENT)

@@ -6,7 +6,7 @@ from astraflow.models.check_conditions import check_conditions
 from tests import make_torch
 
 CPU = torch.device("cpu")
-IDS = torch.arange(6)[None]
+IDS = torch.arange(1, 7)[None]
 
 
 def logits(model: torch.nn.Module) -> torch.Tensor:
@@ -31,3 +31,11 @@ def test_a_model_that_prefers_some_tokens_computes_as_it_is() -> None:
     before = logits(model)
     with check_conditions(model, CPU):
         assert torch.equal(logits(model), before)
+
+
+def test_padding_of_a_new_model_has_values_while_it_is_checked() -> None:
+    model = make_torch.model()
+    embeddings = model.get_input_embeddings()
+    with check_conditions(model, CPU):
+        assert embeddings(torch.tensor([0])).all()
+    assert not embeddings(torch.tensor([0])).any()

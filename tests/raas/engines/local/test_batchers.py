@@ -38,6 +38,7 @@ WAYS = {
     "deepseek_v3": "slots",
     "gemma4_text": "slots",
     "llama4_text": "lockstep",
+    "deepseek_v32": "lockstep",
     "deepseek_v4": "lockstep",
     "rwkv": "recomputed",
 }
