@@ -172,7 +172,7 @@ def _batching(backend: Mapping[str, Any], shape: ModelShape | None) -> str:
     if demanded != "auto":
         return f"{demanded}, which the recipe demands"
     if shape.counted_parameters:
-        return "the fastest that the check at the start finds exact"
+        return "the fastest that the check at the start finds exact; astraflow doctor --model FOLDER makes this check"
     if shape.state is None:
         return "packed"
     return "tree if the check at the start finds it exact, else rows: not packed, since layers have recurrent states"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,10 +33,11 @@ from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.scoring import scorer as scorer_module
 from astraflow.trainer.engines.scoring.choice import choose_batching
 from astraflow.trainer.engines.scoring.head import LogitsHead, TargetHead
-from astraflow.trainer.engines.scoring.scorer import Scorer, disable_noise
+from astraflow.trainer.engines.scoring.scorer import Scorer, disable_dropout
 from astraflow.trainer.engines.sequence import SequenceGroup, SequenceScorer
 from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.packing import pack_sequences
+from benchmarks.model_families.configurations import tiny_model
 from tests.errors import raises_code
 
 CPU = torch.device("cpu")
@@ -222,24 +224,41 @@ def test_dropout_is_off_in_the_training_pass() -> None:
     torch.testing.assert_close(trained, scored, rtol=0, atol=1e-6)
 
 
-def test_rates_of_dropout_and_routers_are_0_except_those_of_adapters() -> None:
+def test_rates_of_dropout_are_0_except_those_of_adapters() -> None:
     class Layer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.attention_dropout, self.router_jitter_noise, self.scale = 0.1, 0.2, 0.3
+            self.attention_dropout, self.scale = 0.1, 0.3
+            self.config = SimpleNamespace(hidden_dropout=0.1)
             self.residual = nn.Dropout(0.4)
             self.lora_dropout = nn.ModuleDict({"default": nn.Dropout(0.5)})
 
     layer = Layer()
-    disable_noise(layer)
+    disable_dropout(layer)
 
-    assert (layer.attention_dropout, layer.router_jitter_noise, layer.residual.p) == (0, 0, 0)
+    assert (layer.attention_dropout, layer.residual.p, layer.config.hidden_dropout) == (0, 0, 0)
     assert layer.scale == 0.3
     assert vars(layer.get_submodule("lora_dropout.default"))["p"] == 0.5
 
 
+def test_noise_of_routers_is_off_while_its_rate_has_its_effect() -> None:
+    model = tiny_model("phimoe")
+    for module in model.modules():
+        if hasattr(module, "router_jitter_noise"):
+            module.router_jitter_noise = module.input_jitter_noise = 0.4
+    tokens = torch.arange(3, 15)
+    with torch.no_grad():
+        expected = model(input_ids=tokens[None]).logits[0, :-1].log_softmax(-1).gather(-1, tokens[1:, None])[:, 0]
+    scorer = Scorer(model, CPU, Batching.ROWS)
+    pack = pack_sequences([tokens.numpy()], [1])
+
+    for mode in (True, False):
+        logprobs = scorer.train(mode)(scorer.inputs(pack)).logprobs
+        torch.testing.assert_close(logprobs.detach(), expected, rtol=0, atol=1e-5)
+
+
 def test_a_random_training_pass_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scorer_module, "disable_noise", lambda _model: None)
+    monkeypatch.setattr(scorer_module, "disable_dropout", lambda _model: None)
     model = Qwen3ForCausalLM(Qwen3Config(**SIZES, attention_dropout=0.5))
 
     with raises_code(InvalidInput, "model.random_training_pass"):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +36,9 @@ class Scorer(nn.Module):
     def __init__(self, model: PreTrainedModel, device: torch.device, batching: Batching = Batching.PACKED) -> None:
         """Turns the model's dropout off. Its weights may be on the meta device."""
         super().__init__()
-        disable_noise(model)
+        disable_dropout(model)
         self.model = model
+        self._noisy = [module for module in model.modules() if any("jitter" in name for name in vars(module))]
         self.head: Head = TargetHead(HeadForm.of(model.config))
         self.balances_experts = False
         """Whether the training pass computes the loss for the balance of experts."""
@@ -67,6 +68,14 @@ class Scorer(nn.Module):
             self.head = other.head
             if other._mixture is not None:
                 self.replay(other._mixture)
+
+    def train(self, mode: bool = True) -> Self:
+        """Switches between the training pass and scoring. Routers with noise always score: the rate is part of what
+        those of PhiMoE compute without noise, too."""
+        super().train(mode)
+        for module in self._noisy:
+            module.training = False
+        return self
 
     def obstacle(self) -> str | None:
         """Returns why the model cannot be computed in this batching, by its configuration; None: nothing known."""
@@ -158,19 +167,21 @@ _KEPT_OPERATIONS = [
 ]
 """Operations whose results selective recomputation keeps."""
 
-_RATES = ("dropout", "pdrop", "layerdrop", "drop_prob", "jitter")
-"""Parts of the names of attributes with a rate: of dropped activations, layers or attention, or a router's noise."""
+_RATES = ("dropout", "pdrop", "layerdrop", "drop_prob")
+"""Parts of the names of attributes with a rate of dropped activations, layers or attention."""
 _CHOSEN = "lora_dropout"
 """Name of the dropout that a recipe sets."""
 
 
-def disable_noise(model: nn.Module) -> None:
-    """Sets the rates of dropout and router noise of a model's modules to 0, except that of adapters."""
+def disable_dropout(model: nn.Module) -> None:
+    """Sets the rates of dropout of a model's modules to 0, except that of adapters; those of their configurations, too,
+    which some modules read in each pass."""
     for name, module in model.named_modules():
         if _CHOSEN in name:
             continue
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
-        for attribute, value in list(vars(module).items()):
-            if isinstance(value, float) and any(part in attribute for part in _RATES):
-                setattr(module, attribute, 0.0)
+        for holder in (module, getattr(module, "config", module)):
+            for attribute, value in list(vars(holder).items()):
+                if isinstance(value, float) and any(part in attribute for part in _RATES):
+                    setattr(holder, attribute, 0.0)
