@@ -28,12 +28,14 @@ def with_fixed_factors(config: PretrainedConfig, written: Mapping[str, Any], tok
     if not _depends_on_length(settings):
         return fixed
     limit: int = tokens or settings.max_position_embeddings
-    for name in (name for name in _NAMES if text.get(name)):
-        for rope, standard in _ropes(text[name], settings.rope_parameters):
+    for ropes in (text[name] for name in _NAMES if text.get(name)):
+        for rope, standard in _ropes(ropes, settings.rope_parameters):
             kind = standard.get("rope_type")
             if kind == "longrope":
-                factor = "long_factor" if limit > standard["original_max_position_embeddings"] else "short_factor"
-                rope |= {"short_factor": standard[factor], "long_factor": standard[factor]}
+                length = "long" if limit > standard["original_max_position_embeddings"] else "short"
+                for name in ("factor", "mscale"):  # the scale is that of PhiMoE
+                    if f"long_{name}" in standard:
+                        rope |= dict.fromkeys((f"short_{name}", f"long_{name}"), standard[f"{length}_{name}"])
             elif kind == "dynamic" and "alpha" not in standard:  # with alpha, factors are fixed up to the context
                 base = _base(settings, standard, limit)
                 rope.clear()

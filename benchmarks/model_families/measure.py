@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -132,7 +132,7 @@ def _choice(scorer: Scorer) -> Batching | str:
 def enlarge(model: PreTrainedModel) -> None:
     """Enlarges the weights, so that attention is uneven, and the head, so that bounds of logits show. Padding gets an
     embedding: from zeros, all keys have one score, and any of them is a choice of sparse attention."""
-    embedded = model.get_input_embeddings().weight
+    embedded: Any = model.get_input_embeddings().weight
     embedded[(embedded == 0).all(-1)] = embedded[-1].clone()
     for parameter in model.parameters():
         if parameter.ndim > 1:

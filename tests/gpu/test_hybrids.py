@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from astraflow.trainer.engines.base import Batching, Pack, Segment
@@ -33,7 +33,9 @@ def logprobs_and_gradient(device: torch.device, batching: Batching) -> tuple[Ten
         predictors=torch.tensor([at for each in members for at in (PROMPT - 1, *range(each.begin, each.end - 1))]),
         targets=ids[PROMPT:],
     )
-    scorer = Scorer(tiny_model("qwen3_5_text").to(device), device, batching).train()
+    model = tiny_model("qwen3_5_text")
+    nn.Module.to(model, device=device)
+    scorer = Scorer(model, device, batching).train()
     logprobs = scorer(scorer.inputs(pack)).logprobs
     logprobs.sum().backward()
     gradients = [weight.grad.flatten() for weight in scorer.parameters() if weight.grad is not None]

@@ -116,3 +116,13 @@ def test_other_models_keep_their_configuration() -> None:
     written = {"model_type": "llama", **SIZES, "rope_theta": 50.0}
 
     assert with_fixed_factors(AutoConfig.for_model(**written), written, 8) == written
+
+
+def test_the_scale_of_phimoe_is_fixed_with_its_factors() -> None:
+    rope = {**LONG, "original_max_position_embeddings": 12, "short_mscale": 1.1, "long_mscale": 1.3}
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 64}
+    config = AutoConfig.for_model("phimoe", rope_parameters=rope, **sizes)
+
+    for tokens, scale in ((None, 1.3), (8, 1.1)):
+        fixed = with_fixed_factors(config, config.to_dict(), tokens)["rope_parameters"]
+        assert (fixed["short_mscale"], fixed["long_mscale"]) == (scale, scale)

@@ -245,7 +245,7 @@ def test_noise_of_routers_is_off_while_its_rate_has_its_effect() -> None:
     model = tiny_model("phimoe")
     for module in model.modules():
         if hasattr(module, "router_jitter_noise"):
-            module.router_jitter_noise = module.input_jitter_noise = 0.4
+            vars(module).update(router_jitter_noise=0.4, input_jitter_noise=0.4)
     tokens = torch.arange(3, 15)
     with torch.no_grad():
         expected = model(input_ids=tokens[None]).logits[0, :-1].log_softmax(-1).gather(-1, tokens[1:, None])[:, 0]
