@@ -6,6 +6,10 @@
 The model of the run, with random weights, computes the recorded requests again; what it draws is replaced by what was
 recorded, so both ways write the same tokens. They take turns every few steps in one process, each timed by the
 processor time of its thread, so that load by others falls on both.
+
+Two bounds follow, in which verification costs nothing, prefills remain, and each request knows all earlier ones: the
+drafts of the index, always at full length, and an oracle that chooses the right one of all continuations that its last
+two tokens have had.
 """
 
 import argparse
@@ -33,6 +37,7 @@ from astraflow.contract.rollouts.token_columns import TokenColumns
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models import models
 from astraflow.raas.engines.local.batcher import BatchLimits
+from astraflow.raas.engines.local.drafts import DraftIndex
 from astraflow.raas.engines.local.sequences import Sequence
 from astraflow.raas.engines.local.slots import SlotBatcher
 from astraflow.raas.engines.local.speculation import MAX_DRAFT, Speculation
@@ -65,8 +70,10 @@ def main() -> None:
     with torch.no_grad():
         for parameter in model.parameters():  # a fetched model has none before its weights are loaded
             parameter.normal_(std=0.02)
+    needed = Needed.of(requests)
+    sys.stdout.write(f"of {needed.tokens:,} tokens behind the first of an answer, {needed.known:.0%} are known\n")
     for at_once in arguments.at_once:
-        _write_row(arguments.run.name, at_once, compare(model, requests, at_once, arguments.seconds))
+        _write_row(arguments.run.name, at_once, compare(model, requests, at_once, arguments.seconds), needed)
 
 
 def recorded_requests(run: Path) -> list[Request]:
@@ -85,6 +92,62 @@ def _requests(sample: SampledTrajectory) -> Iterator[Request]:
         begin = end
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """Steps that write the answers behind their first tokens, which come from prefills."""
+
+    tokens: int
+    """Steps without drafts, one for each token. Count."""
+    known: float
+    """Share of the tokens that followed the two tokens before them anywhere in earlier texts."""
+    by_index: int
+    """Steps with the drafts of the engine's index. Count."""
+    by_oracle: int
+    """Steps with the right one of all known continuations. Count."""
+
+    @classmethod
+    def of(cls, requests: list[Request]) -> "Needed":
+        """Counts the steps of all requests, each after all earlier ones."""
+        index, earlier = DraftIndex(10**9), set[tuple[int, ...]]()
+        tokens = known = by_index = by_oracle = 0
+        for request in requests:
+            begin = len(request.prompt) + 1
+            text = [*request.prompt.tolist(), *request.answer]
+            triples = list(zip(text, text[1:], text[2:], strict=False))
+            index.add(text[: begin - 1], 0)
+            earlier.update(triples[: begin - 3])
+            follows = []
+            for triple in triples[begin - 2 :]:
+                follows.append(triple in earlier)
+                earlier.add(triple)
+            tokens += len(follows)
+            known += sum(follows)
+            by_index += _steps([_accepted(index, text, at) for at in range(begin, len(text))])
+            by_oracle += _steps([_leading(follows[at:]) for at in range(len(follows))])
+            earlier.update(triples)  # with that of the first token of the answer
+            index.add(text, begin - 1)
+        return cls(tokens=tokens, known=known / max(1, tokens), by_index=by_index, by_oracle=by_oracle)
+
+
+def _steps(accepted: list[int]) -> int:
+    """Returns the steps that write an answer. accepted: drafted tokens that a step at each of its tokens accepts."""
+    at = steps = 0
+    while at < len(accepted):
+        at += 1 + min(accepted[at], MAX_DRAFT)
+        steps += 1
+    return steps
+
+
+def _accepted(index: DraftIndex, text: list[int], at: int) -> int:
+    """Returns how many tokens of the index's draft follow `text[:at]`."""
+    _, draft = index.draft(text[:at], MAX_DRAFT)
+    return _leading([drafted == token for drafted, token in zip(draft, text[at:], strict=False)])
+
+
+def _leading(flags: list[bool]) -> int:
+    return next((position for position, flag in enumerate(flags) if not flag), len(flags))
+
+
 class Replay(SlotBatcher):
     """Batcher that writes recorded answers, however it computes them."""
 
@@ -94,6 +157,7 @@ class Replay(SlotBatcher):
         self._answers: dict[int, list[int]] = {}
         self._waiting: deque[Sequence] = deque()
         self._loop = asyncio.new_event_loop()
+        self.prefill_s = 0.0
 
     def run_step(self, at_once: int) -> int:
         """Admits requests up to `at_once` and runs a step; returns the number of tokens that it wrote."""
@@ -101,8 +165,10 @@ class Replay(SlotBatcher):
         self._waiting.extend(self._sequence(next(self._requests)) for _ in range(arriving))
         running = [*self.running, *self._waiting]
         before = sum(len(sequence.tokens) for sequence in running)
+        began_s = time.thread_time()
         for _ in self.admit(self._waiting):
             pass
+        self.prefill_s += time.thread_time() - began_s
         self.step()
         return sum(len(sequence.tokens) for sequence in running) - before
 
@@ -136,6 +202,11 @@ class Way:
     seconds: float = 0.0
     tokens: int = 0
 
+    @property
+    def prefill_share(self) -> float:
+        """Share of the time in prefills."""
+        return self.replay.prefill_s / self.seconds
+
     def run(self, at_once: int, steps: int) -> None:
         """Runs steps."""
         began_s = time.thread_time()
@@ -160,14 +231,17 @@ def compare(model: PreTrainedModel, requests: list[Request], at_once: int, secon
     return plain, drafted
 
 
-def _write_row(name: str, at_once: int, ways: tuple[Way, Way]) -> None:
+def _write_row(name: str, at_once: int, ways: tuple[Way, Way], needed: Needed) -> None:
     plain, drafted = ways
+    share = plain.prefill_share
+    bounds = [1 / (share + (1 - share) * steps / needed.tokens) for steps in (needed.by_index, needed.by_oracle)]
     speculation = drafted.replay.speculation
     assert speculation is not None
     counts = speculation.counts
     sys.stdout.write(
         f"| {name} | {at_once} | {plain.rate:,.0f} | {drafted.rate:,.0f} | {drafted.rate / plain.rate:.2f} | "
-        f"{counts.drafted:,} | {counts.accepted / max(1, counts.drafted):.0%} |\n"
+        f"{counts.drafted:,} | {counts.accepted / max(1, counts.drafted):.0%} | "
+        f"{share:.0%} | {bounds[0]:.2f} | {bounds[1]:.2f} |\n"
     )
     sys.stdout.flush()
 

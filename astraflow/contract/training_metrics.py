@@ -185,6 +185,7 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
          "Mean number of versions between the oldest version that wrote a trajectory and the trained version."),
         ("staleness_max", "Largest staleness", _VERSIONS,
          "Largest number of versions between the oldest version that wrote a trajectory and the trained version."),
+        ("groups", "Groups of the batch", _NUMBER, "Number of groups in the batch."),
         ("tokens", "Tokens of the batch", _TOKENS, "Tokens of all trajectories of the batch, with prompts."),
         ("trained_tokens", "Trained tokens", _TOKENS,
          "Tokens of the batch that have a loss: generated, and not masked."),

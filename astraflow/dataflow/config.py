@@ -135,8 +135,11 @@ class EvaluationConfig(_Episodes):
 class StreamConfig(Config):
     """The batches that one policy's trainer consumes."""
 
-    batch_groups: int = Field(default=32, ge=1)
-    """Groups per batch."""
+    batch_groups: int = Field(default=32, ge=0)
+    """Groups per batch; 0 with `batch_tokens`."""
+    batch_tokens: int = Field(default=0, ge=0)
+    """Distinct tokens per batch, instead of `batch_groups`; 0: that many groups. A batch ends with the group that
+    reaches the number. Tokens that trajectories of a group share at their beginning count once."""
     max_staleness: int = Field(default=2, ge=0)
     """Largest difference in versions between the trainer and the start of a served row; 0 is synchronous."""
     pacing: Annotated[bool, SettableBy.AGENT] = True
@@ -148,6 +151,18 @@ class StreamConfig(Config):
     """Lower bound of that time, and the only bound before the trainer's first step. Seconds."""
     sampler: Spec = Field(default={"kind": "fresh"})
     """At the batch: chooses among the buffered groups."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tokens_replace_the_default(cls, values: Any) -> Any:
+        is_sized = isinstance(values, dict) and values.get("batch_tokens") and "batch_groups" not in values
+        return {**values, "batch_groups": 0} if is_sized else values
+
+    @model_validator(mode="after")
+    def _size_is_one(self) -> Self:
+        if bool(self.batch_groups) == bool(self.batch_tokens):
+            raise ValueError("either batch_groups or batch_tokens sizes a batch: set the other one to 0")
+        return self
 
 
 class TeacherChoiceConfig(Config):

@@ -37,7 +37,6 @@ from astraflow.dataflow.history.training_steps import TrainingSteps
 from astraflow.dataflow.issuing.issuer import Issuer
 from astraflow.dataflow.issuing.leases import Leases
 from astraflow.dataflow.issuing.mixture import build_selector
-from astraflow.dataflow.issuing.pacing import Pacer
 from astraflow.dataflow.issuing.shares import Shares
 from astraflow.dataflow.operations.control_servicer import ControlService
 from astraflow.dataflow.operations.data_servicers import EnrollmentService, NodeDataService, Ports, TrainerDataService
@@ -528,8 +527,9 @@ def _stream(policy: PolicyId, stream: StreamConfig) -> Stream:
     return Stream(
         policy,
         batch_groups=stream.batch_groups,
+        batch_tokens=stream.batch_tokens,
         max_staleness=stream.max_staleness,
-        pacer=Pacer(batch_groups=stream.batch_groups, max_staleness=stream.max_staleness) if stream.pacing else None,
+        is_paced=stream.pacing,
         sampler=SlotPlugins(PluginSlot.SAMPLER, [stream.sampler], samplers.build),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from astraflow.contract.batches import StepReport
 from astraflow.contract.ids import Version
-from astraflow.dataflow.issuing.pacing import FinishedGroup, Pacer
+from astraflow.dataflow.issuing.pacing import FinishedGroup
 from astraflow.dataflow.serving.stream import Stream
 from tests.dataflow.test_samplers import SOLVER, routed, slot_plugins
 
@@ -65,13 +65,12 @@ class SimulatedStream:
 
     def __post_init__(self) -> None:
         demand = self.demand
-        pacer = Pacer(batch_groups=demand.batch_groups, max_staleness=demand.max_staleness) if demand.is_paced else None
         self.stream = Stream(
             SOLVER,
             batch_groups=demand.batch_groups,
             max_staleness=demand.max_staleness,
             sampler=slot_plugins({"kind": "fresh", "order": "deadline"} if demand.step_noise else {"kind": "fresh"}),
-            pacer=pacer,
+            is_paced=demand.is_paced,
         )
         self._chance = random.Random(demand.seed)
         self._events: list[tuple[float, int, str, int]] = []

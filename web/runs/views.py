@@ -240,6 +240,7 @@ def _facts(
     if stream is not None:
         facts += [
             ("Batch", formats.several(stream.batch_groups, "group")),
+            ("Last batch", _last_batch(stream.training.metrics)),
             ("Staleness bound", formats.several(stream.max_staleness, "version")),
             ("Batching", stream.batching.sentence if stream.batching else formats.MISSING),
             ("Batches redelivered", formats.count(stream.training.redelivered)),
@@ -248,3 +249,10 @@ def _facts(
         engines = sorted({f"{node.facts.engine} on {node.facts.hardware}" for node in live.nodes})
         facts.append(("Engines", formats.shortened("; ".join(engines), at_most=160) or "no node yet"))
     return tuple(facts)
+
+
+def _last_batch(metrics: Mapping[str, float]) -> str:
+    """Returns the size of the batch of the last step, where its trainer reports it."""
+    if "groups" not in metrics or "distinct_tokens" not in metrics:
+        return formats.MISSING
+    return f"{formats.several(metrics['groups'], 'group')}, {formats.count(metrics['distinct_tokens'])} distinct tokens"

@@ -235,6 +235,8 @@ def _teacher_problems(recipe: Recipe) -> Iterator[InvalidInput]:
 
 def _batch_problems(recipe: Recipe, name: str) -> Iterator[InvalidInput]:
     policy = recipe.policies[name]
+    if policy.batch_tokens:
+        return  # minibatches and ranks without a group or a row have nothing to compute
     rows = policy.batch_groups * min(flow.group_size for flow in recipe.flows.values())
     if policy.algorithm.minibatches > policy.batch_groups:
         yield InvalidInput(

@@ -21,7 +21,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.models.shapes import ModelShape, model_shape
 from astraflow.raas.engines.memory import MAX_RANK, SERVERS, ServerMemory, server_memory
 from astraflow.raas.engines.server.families import server_support
-from astraflow.recipe.config import Recipe, adapter_rank, engine_of, trainer_config
+from astraflow.recipe.config import PolicyConfig, Recipe, adapter_rank, engine_of, trainer_config
 from astraflow.trainer.memory import BFLOAT16, FLOAT32, TrainerMemory
 from astraflow.workflows import workflows
 
@@ -52,7 +52,7 @@ class PolicyPlan:
     context_tokens: int
     """Longest sequence that the engine serves; 0 if unknown."""
     batch_rows: int
-    """Trajectories in a batch, if each episode has one of this policy."""
+    """Trajectories in a batch, if each episode has one of this policy; the fewest where tokens size batches."""
     micro_batch_tokens: int
     longest_row: int
     passes_per_update: int
@@ -65,7 +65,8 @@ class FlowPlan:
 
     flow: str
     prompts: int
-    """Prompts that the run trains on; those of dropped groups come on top."""
+    """Prompts that the run trains on; those of dropped groups come on top, and of rows shorter than the longest where
+    tokens size batches."""
     episodes: int
     dataset_size: int | None
     """Prompts of the data set; None where only the data tell."""
@@ -113,7 +114,7 @@ def plan_recipe(recipe: Recipe, *, gpu_bytes: int) -> RecipePlan:
         policies=tuple(
             _policy_plan(recipe, name, shapes[name], rows[name], gpu_bytes=gpu_bytes) for name in recipe.policies
         ),
-        flows=tuple(_flow_plan(recipe, name) for name in recipe.flows),
+        flows=tuple(_flow_plan(recipe, name, rows) for name in recipe.flows),
         disk=_disk(recipe, shapes, rows),
         needs=tuple(needs(recipe)),
         problems=(*problems(recipe, shapes, uses, rows=rows, gpu_bytes=gpu_bytes), *data_problems(recipe)),
@@ -143,7 +144,7 @@ def _policy_plan(
     policy, engine = recipe.policies[name], engine_of(recipe, name)
     setup = setup_of(policy, is_gpu=needs_gpu(recipe))
     groups = [flow.group_size for flow in recipe.flows.values() if name in _policies(flow.workflow)]
-    rows = policy.batch_groups * max(groups, default=1)
+    rows = _batch_rows(policy, max(groups, default=1), bounds.longest)
     updates = setup.data_ranks * policy.algorithm.minibatches
     longest = bounds.longest
     pack = max(setup.micro_batch_tokens, longest, 1)
@@ -201,10 +202,16 @@ def _adapter_service(recipe: Recipe, name: str) -> str:
     return "unmerged in 16 bits, added to the weights in float32" if engine.get("kind") == "local_torch" else ""
 
 
-def _flow_plan(recipe: Recipe, name: str) -> FlowPlan:
+def _batch_rows(policy: PolicyConfig, group_size: int, longest: int) -> int:
+    """Returns the trajectories of a batch; as few as can be where tokens size it."""
+    return policy.batch_groups * group_size or -(-policy.batch_tokens // max(longest, 1))
+
+
+def _flow_plan(recipe: Recipe, name: str, bounds: Mapping[str, PolicyRows]) -> FlowPlan:
     flow = recipe.flows[name]
-    groups = max(recipe.policies[policy].batch_groups for policy in _policies(flow.workflow))
-    prompts = recipe.stop.steps * groups
+    policies = _policies(flow.workflow)
+    rows = max(_batch_rows(recipe.policies[policy], flow.group_size, bounds[policy].longest) for policy in policies)
+    prompts = recipe.stop.steps * -(-rows // flow.group_size)
     size = next((int(flow.dataset[key]) for key in _SIZES if flow.dataset.get(key)), None)
     return FlowPlan(
         flow=name,
@@ -231,7 +238,7 @@ def _disk(recipe: Recipe, shapes: Mapping[str, ModelShape | None], rows: Mapping
         sizes["checkpoints"] += checkpoints * state * (2 if setup.has_critic else 1)
         base = shape.parameters if setup.lora_rank else 0
         sizes["weight store"] += BFLOAT16 * (snapshots * trained + base)
-        groups = (policy.max_staleness + 1) * policy.batch_groups
         size = max((flow.group_size for flow in recipe.flows.values()), default=1)
-        sizes["buffered trajectories"] += groups * size * rows[name].longest * _ROW_BYTES
+        batch_rows = _batch_rows(policy, size, rows[name].longest)
+        sizes["buffered trajectories"] += (policy.max_staleness + 1) * batch_rows * rows[name].longest * _ROW_BYTES
     return {part: size for part, size in sizes.items() if size}

@@ -25,6 +25,7 @@ SHORT_FORM = {
     "policies.*.model.kind": "Model",
     "policies.*.model.path": "Model path",
     "policies.*.batch_groups": "Batch size (groups)",
+    "policies.*.batch_tokens": "Batch size (distinct tokens)",
     "policies.*.max_staleness": "Staleness bound (versions)",
     "policies.*.backend.learning_rate": "Learning rate",
     "flows.*.dataset.kind": "Dataset",

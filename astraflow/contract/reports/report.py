@@ -270,7 +270,7 @@ class StreamReport:
     version: Version
     """Newest version of the policy."""
     batch_groups: int
-    """Groups of one batch. Count."""
+    """Groups of the next batch; expected ones where a number of tokens sizes batches. Count."""
     max_staleness: int
     """Staleness bound. Versions."""
     groups: StreamGroups

@@ -363,6 +363,11 @@ class Trajectories(Sequence[Trajectory]):
         """Tokens of all trajectories, in order."""
         return self.columns.tokens[self.columns.token_ends[self.begin] : self.columns.token_ends[self.end]]
 
+    def each_tokens(self) -> list[Int32Array]:
+        """Returns the tokens of each trajectory."""
+        ends = self.columns.token_ends[self.begin : self.end + 1]
+        return [self.columns.tokens[begin:end] for begin, end in pairwise(ends)]
+
     @property
     def logprobs(self) -> Float32Array:
         """Logprobs of all trajectories, in order."""
@@ -411,6 +416,14 @@ class Trajectories(Sequence[Trajectory]):
         for index, trajectory in self.with_details():
             roles[index] = trajectory.role
         return roles
+
+
+def common_length(first: npt.NDArray[np.integer], second: npt.NDArray[np.integer]) -> int:
+    """Returns the number of tokens with which both begin."""
+    length = min(len(first), len(second))
+    differs = first[:length] != second[:length]
+    position = int(differs.argmax()) if length else 0
+    return position if length and differs[position] else length
 
 
 def base_role_of(role: str) -> str:

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from astraflow.contract.batches import Row, Rows, stretches
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
 from astraflow.contract.rollouts.tasks import Group
-from astraflow.contract.rollouts.trajectories import NO_VERSION, Trajectories, base_role_of
+from astraflow.contract.rollouts.trajectories import NO_VERSION, Trajectories, base_role_of, common_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,8 @@ class RoutedGroup:
     rows: Sequence[Row]
     oldest_version: Version = field(init=False)
     """Oldest version of the weights at the begin of a row; it decides how stale the group is."""
+    _distinct_tokens: int = field(default=0, init=False, repr=False)
+    """0 until they were counted."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", Rows.of(self.rows))
@@ -29,6 +32,15 @@ class RoutedGroup:
     def parts(self) -> Sequence[Trajectories]:
         """Trajectories of the rows, in columns."""
         return Rows.of(self.rows).parts
+
+    @property
+    def distinct_tokens(self) -> int:
+        """Tokens of the rows, where a beginning that several rows share counts once. Counted once."""
+        if not self._distinct_tokens:
+            rows = sorted((row for part in self.parts for row in part.each_tokens()), key=lambda row: row.tobytes())
+            shared = sum(common_length(row, following) for row, following in pairwise(rows))
+            object.__setattr__(self, "_distinct_tokens", sum(map(len, rows)) - shared)
+        return self._distinct_tokens
 
     def forget_calls(self) -> None:
         """Releases the recorded calls of agent programs, which no trainer reads and which take the most memory."""

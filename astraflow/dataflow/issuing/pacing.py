@@ -54,9 +54,8 @@ class FinishedGroup:
 class FinishedGroups:
     """Last finished groups and their sums, which every request for tasks reads."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self) -> None:
         self._groups: deque[FinishedGroup] = deque()
-        self._size = size
         self.timed = 0
         """Groups with a duration. Count."""
         self.duration_s = 0.0
@@ -67,9 +66,9 @@ class FinishedGroups:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def append(self, group: FinishedGroup) -> None:
-        """Adds a group, and removes the oldest one from a full window."""
-        if len(self._groups) == self._size:
+    def append(self, group: FinishedGroup, *, size: int) -> None:
+        """Adds a group, and removes the oldest ones beyond the size of the window."""
+        while len(self._groups) >= size:
             self._count(self._groups.popleft(), -1)
         self._groups.append(group)
         self._count(group, 1)
@@ -89,9 +88,10 @@ class Pacer:
     """
 
     def __init__(self, *, batch_groups: int, max_staleness: int) -> None:
-        self._batch_groups = batch_groups
-        self._max_groups = (max_staleness + 1) * batch_groups
-        self._window = FinishedGroups(WINDOW_BATCHES * batch_groups)
+        self.batch_groups = batch_groups
+        """Groups of a batch. Changes where tokens size batches."""
+        self._max_batches = max_staleness + 1
+        self._window = FinishedGroups()
         self._surplus: deque[int] = deque(maxlen=SURPLUS_BATCHES)
         self._waiting_since: float | None = None
         self._waited_s = 0.0
@@ -100,7 +100,7 @@ class Pacer:
 
     def observe_group(self, group: FinishedGroup) -> None:
         """Records a group whose last result arrived."""
-        self._window.append(group)
+        self._window.append(group, size=WINDOW_BATCHES * self.batch_groups)
 
     def observe_missing_batch(self, *, now: float) -> None:
         """Records that a pull found too few groups."""
@@ -117,21 +117,25 @@ class Pacer:
         """Records a step, by its time without the wait for its batch."""
         newest = max(compute_s, 1e-6)
         self._step_s = self._step_s + STEP_WEIGHT * (newest - self._step_s) if self._step_s else newest
-        self._cushion += CUSHION_STEP * self._batch_groups * min(1.0, self._waited_s / self._step_s)
+        self._cushion += CUSHION_STEP * self.batch_groups * min(1.0, self._waited_s / self._step_s)
         self._waited_s = 0.0
         is_judged = len(self._surplus) == SURPLUS_BATCHES
-        if is_judged and sorted(self._surplus)[SURPLUS_BATCHES // 10] > SURPLUS_SHARE * self._batch_groups:
-            self._cushion -= CUSHION_DECAY * self._batch_groups
+        if is_judged and sorted(self._surplus)[SURPLUS_BATCHES // 10] > SURPLUS_SHARE * self.batch_groups:
+            self._cushion -= CUSHION_DECAY * self.batch_groups
         self._cushion = min(max(self._cushion, -self._max_groups), self._max_groups)
 
-    def pace(self, *, open_groups: int, buffered: int, fresh_groups: int) -> Pace | None:
+    @property
+    def _max_groups(self) -> int:
+        return self._max_batches * self.batch_groups
+
+    def pace(self, *, open_groups: int, buffered: int, fresh_groups: float) -> Pace | None:
         """Returns the limit and how much of it is used; None while only the gate decides.
 
         open_groups: issued groups without all results. buffered: complete groups outside of batches. fresh_groups:
         those of a batch that were not trained before.
         """
         lowest = fresh_groups + max(MARGIN_SHARE * fresh_groups, fresh_groups**0.5)
-        if not self._step_s or self._window.timed < self._batch_groups or not 0 < lowest < self._max_groups:
+        if not self._step_s or self._window.timed < self.batch_groups or not 0 < lowest < self._max_groups:
             return None
         group_s = self._window.duration_s / self._window.timed
         in_work = MARGIN_FLOW * fresh_groups / self._step_s * group_s

@@ -1,5 +1,6 @@
 """Staleness gates: how many groups a stream may have open, and when a flow issues one."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -38,38 +39,32 @@ def find_surplus_policies(gates: Mapping[PolicyId, StalenessGate]) -> frozenset[
 
 def issue_headroom(
     *,
-    version: int,
     lag: int,
     max_staleness: int,
-    batch_groups: int,
-    fresh_groups: tuple[int, int],
-    issued: int,
-    dropped: int,
-    replayed: int,
+    fresh: tuple[float, float],
+    held: float,
+    open_groups: int,
+    group_size: float = 1.0,
 ) -> int:
     """Returns how many more groups may be issued for a policy; zero or less means wait.
 
-    A stream at version v may have at most `(v + max_staleness + 1) * batch_groups` groups issued since version 0,
-    without the dropped groups. All open groups then fit into the batches up to version `v + max_staleness`, so that no
-    group is issued that must become too stale, and the trainer never lacks a batch because of the gate.
-    Source: the staleness gate of AReaL, arXiv:2505.24298.
+    All groups that are held or open must fit into the next `max_staleness + 1` batches: none is issued that must become
+    too stale, and the trainer never lacks a batch because of the gate. Where tokens size batches, the size of an open
+    group is expected, so that some may become stale. Source: the staleness gate of AReaL, arXiv:2505.24298.
 
-    Batches with replayed groups take fewer fresh groups: past batches took `v * batch_groups - replayed`, and future
-    batches take `fresh_groups`: (the one that is open or next, each after it).
+    lag: versions that the node is behind; its groups have as many versions less time. fresh: size of the fresh groups
+    of the next batch, and of each after it; less than a batch where groups are replayed. held: size of the complete
+    groups that no step has trained. open_groups: issued groups that are not complete. group_size: mean size of a group.
 
-    lag: versions that the node is behind; its groups have as many versions less time.
-
-    >>> gate = dict(max_staleness=2, batch_groups=32, fresh_groups=(32, 32), replayed=0)
-    >>> issue_headroom(version=0, lag=0, issued=0, dropped=0, **gate)
+    >>> gate = dict(max_staleness=2, fresh=(32, 32))
+    >>> issue_headroom(lag=0, held=0, open_groups=0, **gate)
     96
-    >>> issue_headroom(version=3, lag=0, issued=200, dropped=8, **gate)
+    >>> issue_headroom(lag=0, held=64, open_groups=32, **gate)
     0
-    >>> issue_headroom(version=3, lag=1, issued=200, dropped=8, **gate)
+    >>> issue_headroom(lag=1, held=64, open_groups=32, **gate)
     -32
-    >>> half = dict(max_staleness=2, batch_groups=32, fresh_groups=(16, 16))
-    >>> issue_headroom(version=4, lag=0, issued=80, dropped=0, replayed=48, **half)
-    48
+    >>> issue_headroom(lag=0, max_staleness=0, fresh=(4096, 4096), held=3000, open_groups=1, group_size=500.0)
+    2
     """
-    next_batch, each_after = fresh_groups
-    to_come = next_batch + (max_staleness - lag) * each_after
-    return version * batch_groups - replayed + to_come - (issued - dropped)
+    next_batch, each_after = fresh
+    return math.ceil((next_batch + (max_staleness - lag) * each_after - held) / group_size) - open_groups

@@ -116,7 +116,7 @@ def _stream_report(run: Run, stream: Stream, *, now: float) -> StreamReport:
     return StreamReport(
         policy=stream.policy,
         version=stream.version,
-        batch_groups=stream.batch_groups,
+        batch_groups=stream.next_batch_groups,
         max_staleness=stream.max_staleness,
         groups=StreamGroups(
             admitted=counts.admitted,

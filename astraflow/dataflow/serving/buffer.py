@@ -1,7 +1,8 @@
 """Buffer of the groups that wait for a batch, and orders of groups in a batch."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal, TypeAlias
 
 from astraflow.contract.batches import Rows
@@ -21,27 +22,34 @@ class BufferedGroup:
     oldest_version: Version
     deadline: Version
     """Last version of the trainer at which the group may be in a batch."""
+    size: int = 1
+    """What the group adds to the size of a batch: 1, or its distinct tokens where a number of tokens sizes batches."""
 
 
 class Buffer:
     """Groups of one stream that are in no batch; stale groups are evicted. Bounded by the staleness gate."""
 
-    def __init__(self, max_staleness: int) -> None:
+    def __init__(self, max_staleness: int, size_of: Callable[[RoutedGroup], int] = lambda _: 1) -> None:
         self._max_staleness = max_staleness
+        self._size_of = size_of
         self._groups: dict[GroupId, BufferedGroup] = {}
         self._arrivals = 0
+        self.size = 0
+        """Sum of the sizes of the groups."""
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def put(self, group: RoutedGroup) -> None:
-        self._groups[group.id] = BufferedGroup(
+        self._groups[group.id] = buffered = BufferedGroup(
             group=group,
             arrival=self._arrivals,
             oldest_version=group.oldest_version,
             deadline=Version(group.oldest_version + self._max_staleness),
+            size=self._size_of(group),
         )
         self._arrivals += 1
+        self.size += buffered.size
 
     def candidates(self) -> list[BufferedGroup]:
         """Returns all groups by arrival."""
@@ -49,12 +57,20 @@ class Buffer:
 
     def take(self, chosen: Iterable[BufferedGroup]) -> list[RoutedGroup]:
         """Removes the chosen groups and returns them in that order."""
-        return [self._groups.pop(buffered.group.id).group for buffered in chosen]
+        removed = [self._groups.pop(buffered.group.id) for buffered in chosen]
+        self.size -= sum(buffered.size for buffered in removed)
+        return [buffered.group for buffered in removed]
 
     def evict_stale(self, version: Version) -> list[RoutedGroup]:
         """Removes and returns the groups whose deadline was before `version`."""
         stale = [buffered for buffered in self._groups.values() if buffered.deadline < version]
         return self.take(stale)
+
+
+def filled(ordered: Sequence[BufferedGroup], size: int) -> list[BufferedGroup]:
+    """Returns the first groups that together reach the size; all where they do not."""
+    sizes = accumulate((candidate.size for candidate in ordered), initial=0)
+    return [candidate for candidate, before in zip(ordered, sizes, strict=False) if before < size]
 
 
 def sort_key(candidate: BufferedGroup, order: GroupOrder) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """Stream: the buffer and the batches that one policy's trainer consumes."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,9 @@ DAMAGED = "damaged"
 
 SHOWN_STEPS = 10
 """Acknowledged steps for which the report shows that a batch was set aside. Count."""
+
+GROUP_SIZE_WEIGHT = 1 / 64
+"""Weight of the newest group in the mean size of groups."""
 
 MAX_UNACKNOWLEDGED = 1
 """Trained batches whose acknowledgement a trainer may delay while it trains the next one. Count."""
@@ -96,21 +100,27 @@ class Stream:
         self,
         policy: PolicyId,
         *,
-        batch_groups: int,
+        batch_groups: int = 0,
+        batch_tokens: int = 0,
         max_staleness: int,
         sampler: SlotPlugins[Sampler],
-        pacer: Pacer | None = None,
+        is_paced: bool = False,
     ) -> None:
-        """pacer: None lets the staleness gate alone decide."""
+        """batch_groups, batch_tokens: size of a batch in groups or in distinct tokens; the other is 0.
+        is_paced: False lets the staleness gate alone decide."""
         self.policy = policy
-        self.pacer = pacer
-        self.batch_groups = batch_groups
+        self.batch_tokens = batch_tokens
+        self._batch_size = batch_tokens or batch_groups
+        """In the unit of `BufferedGroup.size`."""
+        self._group_size: float = batch_tokens or 1
+        """Mean size of the latest admitted groups; a batch of tokens is expected to be one until a group was."""
+        self.pacer = Pacer(batch_groups=self.batch_groups, max_staleness=max_staleness) if is_paced else None
         self.max_staleness = max_staleness
         self.slot_plugins = sampler
         self.version = Version(0)
         """Version that the trainer reported last."""
-        self.buffer = Buffer(max_staleness)
-        self.replayable = Buffer(max_staleness)
+        self.buffer = Buffer(max_staleness, self._size_of)
+        self.replayable = Buffer(max_staleness, self._size_of)
         """Trained groups that may be trained again."""
         self.open_batches: list[ServedBatch] = []
         """Served batches without acknowledgement, oldest first."""
@@ -130,21 +140,15 @@ class Stream:
         served: version with which a node would begin them, if it is behind the trainer's; groups begun with older
         weights have less time to be trained on.
         """
-        dropped = self.counts.refused + sum(self.counts.dropped.values())
         trained = max(0, self.version - self.counts.steps)
-        following = self.open_batches[trained : trained + 1]
+        untrained = [sum(map(self._size_of, batch.fresh_groups)) for batch in self.open_batches[trained:]]
         return issue_headroom(
-            version=self.version,
             lag=0 if served is None else max(0, self.version - served),
             max_staleness=self.max_staleness,
-            batch_groups=self.batch_groups,
-            fresh_groups=(
-                len(following[0].fresh_groups) if following else self._fresh_needed,
-                self._sampler.fresh_count(self.batch_groups, self.batch_groups),
-            ),
-            replayed=self.counts.replayed + sum(len(batch.replayed) for batch in self.open_batches[:trained]),
-            issued=self.counts.issued,
-            dropped=dropped,
+            fresh=(untrained[0] if untrained else self._fresh_needed, self._least_fresh),
+            held=self.buffer.size + sum(untrained),
+            open_groups=self._open_groups,
+            group_size=self._group_size,
         )
 
     def pace(self) -> Pace | None:
@@ -152,10 +156,23 @@ class Stream:
         if self.pacer is None:
             return None
         return self.pacer.pace(
-            open_groups=max(0, self.counts.issued - self.counts.refused - self.counts.admitted),
+            open_groups=max(0, self._open_groups),
             buffered=len(self.buffer),
-            fresh_groups=self._sampler.fresh_count(self.batch_groups, self.batch_groups),
+            fresh_groups=self._least_fresh / self._group_size,
         )
+
+    @property
+    def batch_groups(self) -> int:
+        """Groups of a batch; as many as are expected where tokens size batches."""
+        return max(1, round(self._batch_size / self._group_size))
+
+    @property
+    def next_batch_groups(self) -> int:
+        """Groups of the next batch: more than are buffered as long as they make no batch."""
+        missing = self._batch_size - self.buffer.size
+        if missing > 0:
+            return len(self.buffer) + math.ceil(missing / self._group_size)
+        return min(self.batch_groups, len(self.buffer))
 
     @property
     def published_version(self) -> Version:
@@ -166,7 +183,7 @@ class Stream:
     @property
     def has_batch(self) -> bool:
         """True if a batch is open or can be assembled."""
-        return bool(self.open_batches) or len(self.buffer) >= self._fresh_needed
+        return bool(self.open_batches) or self.buffer.size >= self._fresh_needed
 
     @property
     def usual_step_s(self) -> float:
@@ -191,6 +208,7 @@ class Stream:
     def admit(self, group: RoutedGroup) -> str:
         """Buffers a group, or drops it when it is already too stale; returns its outcome."""
         self.counts.admitted += 1
+        self._observe_size(group)
         if not self._is_admissible(group):
             self.counts.dropped[STALE] += 1
             return STALE
@@ -235,12 +253,13 @@ class Stream:
     def next_batch(self, position: int = 0, *, now: float = 0.0) -> ServedBatch | None:
         """Returns the open batch at `position`, or a new one if the buffer holds enough groups; None otherwise."""
         is_missing = position == len(self.open_batches)
-        if is_missing and len(self.buffer) < self._fresh_needed and self.pacer is not None:
+        is_filled = is_missing and self.buffer.size >= self._fresh_needed
+        if is_missing and not is_filled and self.pacer is not None:
             self.pacer.observe_missing_batch(now=now)
-        if is_missing and len(self.buffer) >= self._fresh_needed:
+        if is_filled:
             fresh, trained = self.buffer.candidates(), self.replayable.candidates()
-            chosen = self._sampler.sample(fresh, trained, self.batch_groups, self.version)
-            self._check_choice([candidate.group.id for candidate in chosen], (*fresh, *trained))
+            chosen = self._sampler.sample(fresh, trained, self._batch_size, self.version)
+            self._check_choice(chosen, (*fresh, *trained))
             trained_ids = {candidate.group.id for candidate in trained}
             batch = ServedBatch(
                 id=BatchId(f"{self.policy}:{self.counts.steps + position}"),
@@ -361,6 +380,7 @@ class Stream:
             "dropped": dict(counts.dropped),
             "totals": {name: getattr(counts.totals, name) for name in ("wait_s", "compute_s", "publish_s")},
             "sampler": self.slot_plugins.state_dict(),
+            "group_size": {"batch_tokens": self.batch_tokens, "mean": self._group_size},
             "failed_steps": self.failed_steps.state_dict(),
             "set_aside": None
             if self.last_set_aside is None
@@ -374,6 +394,8 @@ class Stream:
             **state["counts"], dropped=Counter(state["dropped"]), totals=StepTotals(**state["totals"])
         )
         self.slot_plugins.load_state_dict(state["sampler"])
+        if state.get("group_size", {}).get("batch_tokens") == self.batch_tokens > 0:
+            self._group_size = state["group_size"]["mean"]
         self.failed_steps = FailedSteps.from_state_dict(state["failed_steps"])
         if state.get("set_aside") is not None:  # absent from runs of earlier releases, which stored a sentence
             cause, values, self._set_aside_at = state["set_aside"]
@@ -389,20 +411,41 @@ class Stream:
 
     @property
     def _does_replay(self) -> bool:
-        return self._sampler.fresh_count(self.batch_groups, self.batch_groups) < self.batch_groups
+        return self._least_fresh < self._batch_size
+
+    @property
+    def _open_groups(self) -> int:
+        """Issued groups that are not complete."""
+        return self.counts.issued - self.counts.refused - self.counts.admitted
 
     @property
     def _fresh_needed(self) -> int:
-        return self._sampler.fresh_count(self.batch_groups, len(self.replayable))
+        """Size of the fresh groups that the next batch waits for."""
+        return self._sampler.fresh_count(self._batch_size, self.replayable.size)
 
-    def _check_choice(self, chosen: Sequence[GroupId], offered: Sequence[BufferedGroup]) -> None:
+    @property
+    def _least_fresh(self) -> int:
+        """Size of the fresh groups of a batch with as much replay as possible."""
+        return self._sampler.fresh_count(self._batch_size, self._batch_size)
+
+    def _size_of(self, group: RoutedGroup) -> int:
+        return group.distinct_tokens if self.batch_tokens else 1
+
+    def _observe_size(self, group: RoutedGroup) -> None:
+        weight = max(1 / self.counts.admitted, GROUP_SIZE_WEIGHT)
+        self._group_size += weight * (self._size_of(group) - self._group_size)
+        if self.pacer is not None:
+            self.pacer.batch_groups = self.batch_groups
+
+    def _check_choice(self, chosen: Sequence[BufferedGroup], offered: Sequence[BufferedGroup]) -> None:
         """Checks a sampler's choice before groups are removed. Raises: InternalError for an invalid choice."""
-        valid = set(chosen) & {candidate.group.id for candidate in offered}
-        if not len(valid) == len(chosen) == self.batch_groups:
+        valid = {candidate.group.id for candidate in chosen} & {candidate.group.id for candidate in offered}
+        size = sum(candidate.size for candidate in chosen)
+        if not chosen or len(valid) != len(chosen) or not size - chosen[-1].size < self._batch_size <= size:
             raise InternalError(
                 f"cannot make a batch of {self.policy!r}: the sampler {self.slot_plugins.first_plugin[0]!r} chose "
-                f"{len(chosen)} groups, {len(valid)} of them different and offered, instead of {self.batch_groups}; "
-                "change the sampler, and pause the flow so that the change applies at once",
+                f"{len(chosen)} groups, {len(valid)} of them different and offered, of the size {size} instead of "
+                f"{self._batch_size}; change the sampler, and pause the flow so that the change applies at once",
                 code="sampler.invalid_choice",
             )
 

@@ -31,6 +31,7 @@ def step_metrics(
         "reward_mean": _mean(columns.rewards),
         "staleness_mean": _mean(ages),
         "staleness_max": float(max(ages, default=0)),
+        "groups": float(len(set(Rows.of(batch.rows).groups))),
         "tokens": float(all_tokens),
         "tokens_mean": len(columns.logprobs) / max(len(columns), 1),
         "truncated_fraction": _mean(columns.is_truncated),

@@ -17,6 +17,8 @@ from typing import Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from astraflow.contract.rollouts.trajectories import common_length
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Node:
@@ -51,7 +53,7 @@ class PrefixTree:
         path = [Node(end=0)]
         nodes: list[Node] = []
         for row, following in zip(ordered, [*ordered[1:], None], strict=True):
-            shared = 0 if following is None else _common_length(tokens[row], tokens[following])
+            shared = 0 if following is None else common_length(tokens[row], tokens[following])
             if shared > path[-1].end:
                 path.append(Node(end=shared))
             path[-1].parts.append(row)
@@ -95,10 +97,3 @@ class PrefixTree:
 
     def _rank(self, part: Node | int) -> tuple[int, int]:
         return (-part.rows, 0) if isinstance(part, Node) else (-1, -self.lengths[part])
-
-
-def _common_length(first: npt.NDArray[np.integer], second: npt.NDArray[np.integer]) -> int:
-    length = min(len(first), len(second))
-    differs = first[:length] != second[:length]
-    position = int(differs.argmax()) if length else 0
-    return position if length and differs[position] else length

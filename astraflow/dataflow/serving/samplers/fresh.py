@@ -1,12 +1,11 @@
 """Samples each group once, in the order of deadline, arrival or freshness."""
 
 from collections.abc import Sequence
-from heapq import nsmallest
 from typing import Annotated
 
 from astraflow.contract.ids import Version
 from astraflow.dataflow.plugin_slot import SavedCounts
-from astraflow.dataflow.serving.buffer import BufferedGroup, GroupOrder, sort_key
+from astraflow.dataflow.serving.buffer import BufferedGroup, GroupOrder, filled, sort_key
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
@@ -33,5 +32,5 @@ class Fresh(SavedCounts):
     def sample(
         self, fresh: Sequence[BufferedGroup], trained: Sequence[BufferedGroup], count: int, version: Version
     ) -> list[BufferedGroup]:
-        """Returns the first `count` groups in the configured order, ties by arrival."""
-        return nsmallest(count, fresh, key=lambda candidate: sort_key(candidate, self._order))
+        """Returns the first groups in the configured order, ties by arrival."""
+        return filled(sorted(fresh, key=lambda candidate: sort_key(candidate, self._order)), count)

@@ -1,7 +1,6 @@
 """Samples the groups with the highest priority first. (After prioritized experience replay, arXiv:1511.05952)"""
 
 from collections.abc import Mapping, Sequence
-from heapq import nsmallest
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -10,7 +9,7 @@ from pydantic import Field, model_validator
 from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
 from astraflow.dataflow.admission.conditions import Conditions
-from astraflow.dataflow.serving.buffer import BufferedGroup
+from astraflow.dataflow.serving.buffer import BufferedGroup, filled
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
@@ -57,7 +56,8 @@ class Priority:
         self, fresh: Sequence[BufferedGroup], trained: Sequence[BufferedGroup], count: int, version: Version
     ) -> list[BufferedGroup]:
         """Returns the groups that would be too stale in the next batch, then the groups of highest priority."""
-        chosen = nsmallest(count, fresh, key=lambda group: (group.deadline > version, -self._priority(group, version)))
+        order = sorted(fresh, key=lambda group: (group.deadline > version, -self._priority(group, version)))
+        chosen = filled(order, count)
         for group in chosen:
             rule = self._rule_of(group, version)
             if rule is not None:

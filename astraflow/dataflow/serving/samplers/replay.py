@@ -3,14 +3,13 @@
 import math
 import random
 from collections.abc import Sequence
-from heapq import nlargest
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from astraflow.contract.ids import Version
 from astraflow.dataflow.plugin_slot import SavedCounts
-from astraflow.dataflow.serving.buffer import BufferedGroup, GroupOrder, sort_key
+from astraflow.dataflow.serving.buffer import BufferedGroup, GroupOrder, filled, sort_key
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
@@ -54,12 +53,12 @@ class Replay(SavedCounts):
         self, fresh: Sequence[BufferedGroup], trained: Sequence[BufferedGroup], count: int, version: Version
     ) -> list[BufferedGroup]:
         """Returns fresh groups first, then replayed groups."""
-        needed = self.fresh_count(count, len(trained))
-        urgent = sum(candidate.deadline <= version for candidate in fresh)
+        needed = self.fresh_count(count, sum(candidate.size for candidate in trained))
+        urgent = sum(candidate.size for candidate in fresh if candidate.deadline <= version)
         by_order = sorted(fresh, key=lambda group: (group.deadline > version, sort_key(group, self._options.order)))
-        fresh_chosen = by_order[: min(count, max(needed, urgent))]
-        replayed = self._drawn(trained, count - len(fresh_chosen), version)
-        self._chosen += count
+        fresh_chosen = filled(by_order, min(count, max(needed, urgent)))
+        replayed = self._drawn(trained, count - sum(candidate.size for candidate in fresh_chosen), version)
+        self._chosen += len(fresh_chosen) + len(replayed)
         self._replayed += len(replayed)
         return fresh_chosen + replayed
 
@@ -67,7 +66,7 @@ class Replay(SavedCounts):
         """Returns the share of replayed groups in all batches."""
         return {"replayed_share": self._replayed / self._chosen if self._chosen else 0.0}
 
-    def _drawn(self, trained: Sequence[BufferedGroup], count: int, version: Version) -> list[BufferedGroup]:
+    def _drawn(self, trained: Sequence[BufferedGroup], size: int, version: Version) -> list[BufferedGroup]:
         """Draws groups by weight without replacement: the largest u^(1/w). Source: Efraimidis and Spirakis, 2006.
 
         Computed as log(u)/w: the power itself is 0 for most u once w is small, and the order of arrival would decide.
@@ -77,7 +76,7 @@ class Replay(SavedCounts):
             uniform = 1 - random.Random(f"replay/{version}/{candidate.group.id}").random()
             return math.log(uniform) / self._weight(candidate, version)
 
-        return nlargest(count, trained, key=key)
+        return filled(sorted(trained, key=key, reverse=True), size)
 
     def _weight(self, candidate: BufferedGroup, version: Version) -> float:
         match self._options.weighting:

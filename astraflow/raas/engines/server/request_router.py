@@ -57,8 +57,8 @@ class RequestRouter:
     async def generate(self, request_id: str, prompt: Int32Array, sampling: Sampling) -> Generation:
         """Continues `prompt`.
 
-        Raises: ServerRefused when the server refuses the request; Conflict for an id that is in flight; Unavailable
-        when the engine has failed.
+        Raises: ServerRefused when the server refuses the request, InvalidInput if that has a grammar; Conflict for an
+        id that is in flight; Unavailable when the engine has failed.
         """
         if request_id in self._wire_ids:
             raise Conflict(
@@ -151,6 +151,10 @@ class RequestRouter:
             if client is not None and client.adapter != adapter:
                 return None  # it named the adapters of the version before
             if isinstance(problem, ServerRefused) and problem.status < 500:
+                if sampling.json_schema or sampling.regex:  # each server knows others: its answer is the check
+                    raise InvalidInput(
+                        f"cannot sample by a grammar: {problem}; correct it", code="engine.invalid_grammar"
+                    ) from problem
                 raise
             if not await replica.has_been_lost(LOSS_DETECTION_S) and not self._is_closed:
                 raise

@@ -7,7 +7,8 @@ from typing import cast
 import numpy as np
 import pytest
 
-from astraflow.client.model_server import ServerClient
+from astraflow.client.model_server import ServerClient, ServerRefused
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.rollouts.trajectories import Int32Array
@@ -17,6 +18,7 @@ from astraflow.raas.engines.server.dialect import Dialect
 from astraflow.raas.engines.server.replica import Replica
 from astraflow.raas.engines.server.request_groups import MAX_TOKENS
 from astraflow.raas.engines.server.request_router import RequestRouter
+from tests.errors import raises_code
 from tests.fakes.clock import settle
 
 pytestmark = pytest.mark.anyio
@@ -46,19 +48,22 @@ class FakeReplica:
 class FakeDialect:
     """Answers with texts in order; the last of them ends a request, the others are aborted. Waits without any."""
 
-    def __init__(self, *texts: str) -> None:
+    def __init__(self, *texts: str, refusal: ServerRefused | None = None) -> None:
         self.aborted: list[str] = []
         self.asked: list[tuple[str, int]] = []
         """Prompt and length limit of each request."""
         self.clients: list[ServerClient] = []
         """Client of each request."""
         self._texts = list(texts)
+        self._refusal = refusal
 
     async def generate(
         self, client: ServerClient, request_ids: Sequence[str], prompt: Int32Array, sampling: Sampling
     ) -> list[Generation]:
         self.asked.append((ByteTokenizer().decode(prompt), sampling.max_new_tokens))
         self.clients.append(client)
+        if self._refusal is not None:
+            raise self._refusal
         if not self._texts:
             await asyncio.Event().wait()
         tokens = ByteTokenizer().encode(self._texts.pop(0))
@@ -117,6 +122,14 @@ async def test_a_request_with_a_grammar_starts_anew(grammar: dict[str, str]) -> 
     dialect = FakeDialect('{"a": ', '{"a": 1}')
     assert await generated(dialect, Sampling(max_new_tokens=100, **grammar)) == '{"a": 1}'  # type: ignore[arg-type]
     assert dialect.asked == [("ask:", 100)] * 2
+
+
+async def test_a_grammar_that_a_server_refuses_is_the_mistake_of_the_caller() -> None:
+    dialect = FakeDialect(refusal=ServerRefused("/generate", 400, "Failed to compile json grammar: no type"))
+    with raises_code(InvalidInput, "engine.invalid_grammar"):
+        await generated(dialect, Sampling(max_new_tokens=100, json_schema="{}"))
+    with raises_code(ServerRefused, "engine.server_refused"):
+        await generated(dialect, Sampling(max_new_tokens=100))
 
 
 async def test_a_request_with_stop_strings_continues_where_none_has_begun() -> None:
