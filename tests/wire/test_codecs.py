@@ -36,13 +36,16 @@ from astraflow.contract.nodes import Directive, JoinResult, NodeFacts, NodeStatu
 from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginKind
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.reports.queries import (
+    EventPage,
     EventQuery,
+    GroupPage,
     GroupQuery,
     RewardHistogram,
     RewardQuery,
     SampledGroup,
     SampleIndex,
     SampleIndexQuery,
+    TrajectoryPage,
     TrajectoryQuery,
 )
 from astraflow.contract.reports.report import Event, NodeReport, Report, SampledTrajectory
@@ -104,12 +107,15 @@ PAIRS: tuple[tuple[type, type[Message]], ...] = (
     (SampledTrajectory, control_plane_pb2.SampledTrajectory),
     (SampledGroup, control_plane_pb2.SampledGroup),
     (TrajectoryQuery, control_plane_pb2.TrajectoriesRequest),
+    (TrajectoryPage, control_plane_pb2.TrajectoriesReply),
     (GroupQuery, control_plane_pb2.GroupsRequest),
+    (GroupPage, control_plane_pb2.GroupsReply),
     (SampleIndexQuery, control_plane_pb2.SampleIndexRequest),
     (SampleIndex, control_plane_pb2.SampleIndexReply),
     (RewardQuery, control_plane_pb2.RewardsRequest),
     (RewardHistogram, control_plane_pb2.RewardsReply),
     (EventQuery, control_plane_pb2.EventsRequest),
+    (EventPage, control_plane_pb2.EventsReply),
     (TrainingStep, control_plane_pb2.TrainingStep),
     (TrainingStepQuery, control_plane_pb2.TrainingStepsRequest),
     (TrainingStepPage, control_plane_pb2.TrainingStepsReply),
