@@ -349,9 +349,10 @@ def test_a_policy_with_several_roles_compares_its_trajectories_by_role() -> None
     assert load_recipe("smoke", by_role).policies["solver"].algorithm.advantages[0]["per_slot"]
 
 
-def test_flow_and_algorithm_must_have_the_same_temperature() -> None:
+@pytest.mark.parametrize("check", [Check.LIGHT, Check.ALL])
+def test_flow_and_algorithm_must_have_the_same_temperature(check: Check) -> None:
     with raises_code(InvalidInput, "algorithm.temperature", "'train'"):
-        load_recipe("smoke", ["flows.train.workflow.temperature=0.7"])
+        load_recipe("smoke", ["flows.train.workflow.temperature=0.7"], check=check)
     matching = ["flows.train.workflow.temperature=0.7", "policies.solver.algorithm.temperature=0.7"]
     assert load_recipe("smoke", matching).policies["solver"].algorithm.temperature == 0.7
 
@@ -371,7 +372,10 @@ def test_groups_of_one_without_another_baseline_are_refused(workflow: list[str],
     "changes",
     [
         ["policies.solver.algorithm.advantages=[{kind='batch_whitened'}]"],
-        ["flows.train.workflow={kind='solve_and_verify', solver='solver', verifier='solver'}"],
+        [
+            "flows.train.workflow={kind='solve_and_verify', solver='solver', verifier='solver'}",
+            "policies.solver.algorithm.advantages=[{kind='group_relative', per_slot=true}]",
+        ],
     ],
     ids=["a baseline of the batch", "several trajectories"],
 )

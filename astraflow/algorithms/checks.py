@@ -15,11 +15,10 @@ GROUP_ADVANTAGES = ("group_centred", "group_relative", "leave_one_out", "maxrl")
 _RELATIVE_ADVANTAGES = ("batch_whitened", *GROUP_ADVANTAGES)
 
 
-def check_algorithm(config: AlgorithmConfig, temperatures: Mapping[str, float] | None = None) -> None:
+def check_algorithm(config: AlgorithmConfig) -> None:
     """Checks the loss, its corrections, the token advantages, and what they need of each other.
 
-    temperatures: sampling temperature of each flow that feeds the policy. Builds every correction and token advantage,
-    so imports torch. Raises: InvalidInput with a code for each cause.
+    Builds every correction and token advantage, so imports torch. Raises: InvalidInput with a code for each cause.
     """
     options = losses.check(config.loss)
     _check_loss(config)
@@ -30,7 +29,15 @@ def check_algorithm(config: AlgorithmConfig, temperatures: Mapping[str, float] |
     _check_token_advantages(config)
     is_distilled = any(spec.get("kind") == "distillation" for spec in config.token_advantages)
     _check_teachers(config, are_needed=is_distilled or teacher_tokens(config) > 0)
-    for flow, temperature in (temperatures or {}).items():
+
+
+def check_temperatures(config: AlgorithmConfig, temperatures: Mapping[str, float]) -> None:
+    """Checks that logprobs are computed at the temperature of the samples.
+
+    temperatures: sampling temperature of each flow that feeds the policy. Raises: InvalidInput with the code
+    `algorithm.temperature`.
+    """
+    for flow, temperature in temperatures.items():
         if temperature != config.temperature:
             raise InvalidInput(
                 f"cannot train on flow {flow!r}: it samples at temperature {temperature}, the algorithm computes "

@@ -2,7 +2,13 @@
 
 from collections.abc import Sequence
 
-from astraflow.algorithms.checks import GROUP_ADVANTAGES, check_algorithm, check_roles, teacher_tokens
+from astraflow.algorithms.checks import (
+    GROUP_ADVANTAGES,
+    check_algorithm,
+    check_roles,
+    check_temperatures,
+    teacher_tokens,
+)
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.token_columns import MAX_SUPPORT
 from astraflow.dataflow.config import DataflowConfig
@@ -99,23 +105,25 @@ def check_plugins(recipe: Recipe, origin: ValueOrigin, *, with_heavy: bool) -> N
         _check_policies(workflows.build(evaluation.workflow).policies, recipe, path, origin)
         _check_trained(recipe, path, origin)
     _check_judges(recipe, origin)
-    if with_heavy:
-        _check_algorithms(recipe, origin)
+    _check_algorithms(recipe, origin, with_heavy=with_heavy)
 
 
 def _below(path: tuple[str, ...], origin: ValueOrigin) -> ValueOrigin:
     return lambda below: origin((*path, *below))
 
 
-def _check_algorithms(recipe: Recipe, origin: ValueOrigin) -> None:
-    """Checks that the parts of each algorithm fit together, and that its flows sample at its temperature."""
+def _check_algorithms(recipe: Recipe, origin: ValueOrigin, *, with_heavy: bool) -> None:
+    """Checks that flows sample at the temperature of each algorithm, what it compares, and, with the heavy plugins,
+    that its parts fit together, which trainers check too."""
     for name, policy in recipe.policies.items():
-        path = ("policies", name, "algorithm")
+        path, algorithm = ("policies", name, "algorithm"), policy.algorithm
         try:
-            check_algorithm(policy.algorithm, _temperatures(recipe, name))
-            _check_teachers(recipe, name)
+            check_temperatures(algorithm, _temperatures(recipe, name))
             for flow, roles in _roles_in_flows(recipe, name).items():
-                check_roles(policy.algorithm, flow, roles)
+                check_roles(algorithm, flow, roles)
+            _check_teachers(recipe, name, top=teacher_tokens(algorithm) if with_heavy else 0)
+            if with_heavy:
+                check_algorithm(algorithm)
         except InvalidInput as problem:
             raise InvalidInput(f"{origin(path)}: {'.'.join(path)}: {problem}", code=problem.code) from None
 
@@ -144,12 +152,11 @@ def _temperatures(recipe: Recipe, policy: str) -> dict[str, float]:
     }
 
 
-def _check_teachers(recipe: Recipe, policy: str) -> None:
+def _check_teachers(recipe: Recipe, policy: str, *, top: int) -> None:
     """Checks that teachers score the distribution that flows sample, and that a policy which teaches itself gets
-    another prompt from each."""
-    algorithm = recipe.policies[policy].algorithm
-    teachers = algorithm.teachers.values()
-    is_whole = any(teacher.endpoint is not None for teacher in teachers) or teacher_tokens(algorithm) > 0
+    another prompt from each. top: the teacher's most likely tokens that the loss reads."""
+    teachers = recipe.policies[policy].algorithm.teachers.values()
+    is_whole = any(teacher.endpoint is not None for teacher in teachers) or top > 0
     teaches_itself = any(teacher.policy is not None for teacher in teachers)
     for name, flow in recipe.flows.items():
         options = workflows.check(flow.workflow)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from astraflow.algorithms.checks import check_algorithm
+from astraflow.algorithms.checks import check_algorithm, check_temperatures
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.losses import losses
 from astraflow.contract.errors import InvalidInput
@@ -124,10 +124,10 @@ def test_an_invalid_combination_is_refused(code: str, algorithm: AlgorithmConfig
     ids=str,
 )
 def test_a_valid_combination_is_accepted(algorithm: AlgorithmConfig) -> None:
-    check_algorithm(algorithm, {"train": 1.0})
+    check_algorithm(algorithm)
 
 
 def test_a_flow_at_another_temperature_is_refused() -> None:
     with raises_code(InvalidInput, "algorithm.temperature", "'train'", "0.7"):
-        check_algorithm(AlgorithmConfig(), {"other": 1.0, "train": 0.7})
-    check_algorithm(AlgorithmConfig(temperature=0.7), {"train": 0.7})
+        check_temperatures(AlgorithmConfig(), {"other": 1.0, "train": 0.7})
+    check_temperatures(AlgorithmConfig(temperature=0.7), {"train": 0.7})

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
+from astraflow.algorithms.checks import check_algorithm
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.batches import Batch
 from astraflow.contract.batching import BatchingFacts
@@ -52,6 +53,7 @@ class FsdpBackend:
     ) -> None:
         self._options = options
         self._algorithm = AlgorithmConfig.parse(algorithm, where="algorithm")
+        check_algorithm(self._algorithm)
         prepare_model(model)  # once, before the other ranks of this host look for its result
         self._rank_group = RankGroup.start(
             ranks=options.ranks, device=options.device, timeout_s=options.rank_timeout_s, threads=options.threads

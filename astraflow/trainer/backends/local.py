@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from astraflow.algorithms.checks import check_algorithm
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.tokens import Pass
@@ -128,6 +129,7 @@ class LocalBackend:
     ) -> None:
         self._options = options
         self._algorithm = AlgorithmConfig.parse(algorithm, where="algorithm")
+        check_algorithm(self._algorithm)
         self._device = device_of(options.device)
         if options.float8:
             check_float8(self._device)
