@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rjsmin import jsmin
+from jsmin import jsmin
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -82,11 +82,17 @@ def minify_css(style: str) -> str:
     return _BETWEEN_LINES.sub("\n", _COMMENT.sub("", style)).lstrip()
 
 
+def minify_js(script: str) -> str:
+    """Script without comments and superfluous space. Its template literals have none inside their expressions, which
+    the minifier would take for the end of the outer one."""
+    return str(jsmin(script, quote_chars="'\"`"))
+
+
 def _read(path: Path) -> StaticFile:
     if path.suffix == ".css":
         content = minify_css(bundle_css(path)).encode()
     elif path.suffix == ".js" and ".min." not in path.name:
-        content = jsmin(path.read_text(encoding="utf-8")).encode()
+        content = minify_js(path.read_text(encoding="utf-8")).encode()
     else:
         content = path.read_bytes()
     kind = mimetypes.guess_type(path.name)[0] or "text/plain"

@@ -5,9 +5,8 @@ import hashlib
 import re
 from pathlib import Path
 
-from rjsmin import jsmin
-
 from web.components.rendering import SHARED_TEMPLATES, STATIC, template_files
+from web.static_files import minify_js
 
 CHART_PAGES = ("main", "plot", "plotcontrols", "copy", "longpress")
 """Modules that a page with charts loads, without those that these import. Others are loaded by their first use."""
@@ -56,4 +55,4 @@ def _imported(*names: str) -> set[Path]:
 
 
 def _size(path: Path) -> int:
-    return len(jsmin(path.read_text()).encode())
+    return len(minify_js(path.read_text()).encode())

@@ -18,9 +18,10 @@ from tests.trainer.step_gradients import (
     reference_gradients,
 )
 
-BOUND = 1e-6
+BOUND = 2e-6
 """Largest accepted difference from float64, as a share of the largest gradient: rounding of float32, of which up to
-7.3e-7 was seen. The mutants differ by more than a hundred times as much."""
+7.3e-7 was seen on a processor with AVX-512, and 1.4e-6 on one without. The mutants differ by more than fifty times as
+much."""
 
 ROWS: dict[str, Any] = {"batching": Batching.ROWS}
 

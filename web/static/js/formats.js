@@ -71,7 +71,8 @@ export function duration(seconds) {
   ]) {
     if (whole >= size) {
       const rest = Math.floor((whole % size) / lowerSize);
-      return `${Math.floor(whole / size)}${NARROW}${unit}${rest ? ` ${rest}${NARROW}${lower}` : ""}`;
+      const larger = `${Math.floor(whole / size)}${NARROW}${unit}`;
+      return rest ? `${larger} ${rest}${NARROW}${lower}` : larger;
     }
   }
   return `${whole}${NARROW}s`;

@@ -52,7 +52,8 @@ function connect() {
   timer = null;
   const rows = document.querySelector("[data-rows]"); // a table whose texts the feed sends as well
   const scheme = location.protocol === "https:" ? "wss" : "ws";
-  const own = new WebSocket(`${scheme}://${location.host}${root}/live?after=${sequence}&run=${encodeURIComponent(frame.run)}${rows ? `&rows=${encodeURIComponent(rows.dataset.rows)}` : ""}`);
+  const shown = rows ? `&rows=${encodeURIComponent(rows.dataset.rows)}` : "";
+  const own = new WebSocket(`${scheme}://${location.host}${root}/live?after=${sequence}&run=${encodeURIComponent(frame.run)}${shown}`);
   socket = own;
   own.onmessage = (event) => receive(JSON.parse(event.data));
   own.onclose = (event) => {

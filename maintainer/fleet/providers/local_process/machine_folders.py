@@ -5,6 +5,7 @@ continue. A folder with its order is created in one step, and then the machine's
 started, which takes the folder's lock. The provider `local_process` uses this module locally, `static_ssh` on hosts.
 """
 
+import fcntl
 import json
 import os
 import re
@@ -18,7 +19,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from astraflow.runtime.locks import is_locked, waiting_lock
 from maintainer.fleet.providers.local_process import machine
 from maintainer.fleet.providers.local_process.machine import LOCK, LOG, NOTE, NOTICE, ORDER, RETIRED
 
@@ -62,8 +62,12 @@ class MachineFolders:
     def locked(self) -> Iterator[None]:
         """Context manager with exclusive use of the directory, for decisions on several folders."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with waiting_lock(self._directory / ".lock"):
+        descriptor = os.open(self._directory / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
+        finally:
+            os.close(descriptor)
 
     def check(self) -> None:
         """Checks that a folder can be created. Raises: OSError."""
@@ -95,7 +99,7 @@ class MachineFolders:
         """Starts the machine's process, unless it runs, has run or is retired. token: passed in its environment."""
         self.reap()
         folder = self._folder(launch_id)
-        if (folder / NOTE).exists() or (folder / RETIRED).exists() or is_locked(folder / LOCK):
+        if (folder / NOTE).exists() or (folder / RETIRED).exists() or _is_held(folder):
             return
         environment = {key: os.environ[key] for key in _FORWARDED_VARIABLES if key in os.environ}
         environment |= {"ASTRAFLOW_TOKEN": token, "OMP_NUM_THREADS": "1"}
@@ -125,7 +129,7 @@ class MachineFolders:
         if not folder.exists():
             return "absent"
         (folder / RETIRED).touch(exist_ok=True)
-        if not is_locked(folder / LOCK):
+        if not _is_held(folder):
             return "gone" if (folder / NOTE).exists() or _will_never_start(folder) else "terminating"
         note = _read(folder / NOTE)
         if "pid" in note:  # otherwise its process id is not recorded yet; the next call finds it
@@ -137,7 +141,7 @@ class MachineFolders:
         """Kills the machine and all its processes without a record, as if it had failed."""
         folder = self._folder(launch_id)
         note = _read(folder / NOTE)
-        if "pid" in note and is_locked(folder / LOCK):
+        if "pid" in note and _is_held(folder):
             _signal_group(note["pid"], signal.SIGKILL)
 
     def status(self, launch_id: str) -> dict[str, Any] | None:
@@ -158,7 +162,7 @@ class MachineFolders:
 
     def running(self) -> int:
         """Returns the number of machines with a running process."""
-        return sum(1 for folder in self._folders() if is_locked(folder / LOCK))
+        return sum(1 for folder in self._folders() if _is_held(folder))
 
     def reap(self) -> None:
         """Reaps ended child processes."""
@@ -190,7 +194,7 @@ class MachineFolders:
 
 
 def _status(folder: Path) -> dict[str, Any]:
-    is_held = is_locked(folder / LOCK)  # read before the note, so that an end in between shows at the next call
+    is_held = _is_held(folder)  # read before the note, so that an end in between shows at the next call
     order, note = _read(folder / ORDER), _read(folder / NOTE)
     current = {"state": _state(folder, note, is_held=is_held)}
     return {**order, "launch_id": folder.name, **{key: note.get(key) for key in ("notice_at", "message")}, **current}
@@ -208,6 +212,22 @@ def _state(folder: Path, note: Mapping[str, Any], *, is_held: bool) -> str:
 def _will_never_start(folder: Path) -> bool:
     """Returns whether the machine has not taken its lock in time, so that nothing runs."""
     return time.time() - float(_read(folder / ORDER).get("created_at", 0.0)) > _START_S
+
+
+def _is_held(folder: Path) -> bool:
+    """Returns whether the machine or a process of its node holds the folder's lock."""
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _read(path: Path) -> dict[str, Any]:
