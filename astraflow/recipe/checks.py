@@ -113,8 +113,8 @@ def _below(path: tuple[str, ...], origin: ValueOrigin) -> ValueOrigin:
 
 
 def _check_algorithms(recipe: Recipe, origin: ValueOrigin, *, with_heavy: bool) -> None:
-    """Checks that flows sample at the temperature of each algorithm, what it compares, and, with the heavy plugins,
-    that its parts fit together, which trainers check too."""
+    """Checks each algorithm against the flows of its policy: temperature, roles and teachers. with_heavy: also checks
+    that its parts fit together, which trainers do when they start."""
     for name, policy in recipe.policies.items():
         path, algorithm = ("policies", name, "algorithm"), policy.algorithm
         try:

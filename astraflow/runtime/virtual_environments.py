@@ -9,13 +9,17 @@ import os
 import re
 import shutil
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import psutil
 from pydantic import TypeAdapter
+
+from astraflow.contract.errors import Conflict, InvalidInput
+from astraflow.runtime.locks import exclusive_lock
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 """Name of an environment."""
@@ -30,7 +34,7 @@ class VirtualEnvironment:
 
     folder: Path
     kind: str
-    """What runs in it, such as `sglang`."""
+    """The engine or the kind of environments that is installed in it, such as `sglang`."""
     version: str
     """Its release."""
 
@@ -65,6 +69,38 @@ def complete_environments(kind: type[E], folder: Path) -> list[E]:
             if environment.python.exists():
                 environments.append(environment)
     return environments
+
+
+def check_name(name: str) -> None:
+    """Checks the name of an environment, which is that of its folder. Raises: InvalidInput."""
+    if not NAME.fullmatch(name):
+        raise InvalidInput(
+            f"cannot use {name!r} as the name of an environment: it is not 1 to 64 lower-case letters, digits, dots, "
+            "underscores and hyphens; choose another",
+            code="environment.invalid_name",
+        )
+
+
+@contextmanager
+def exclusive_environment(parent: Path, name: str) -> Iterator[Path]:
+    """Yields the folder of an environment below `parent` that no process uses, while this process alone may change it.
+
+    Raises: InvalidInput, Conflict.
+    """
+    check_name(name)
+    parent.mkdir(parents=True, exist_ok=True)
+    refusal = Conflict(
+        f"cannot change the environment {name!r}: another process installs or removes it; wait for its end",
+        code="environment.locked",
+    )
+    with exclusive_lock(parent / f".{name}.lock", refusal=refusal):
+        if users := users_of(parent / name):
+            raise Conflict(
+                f"cannot change the environment {name!r}: the processes {users} run in it; stop the nodes or runs that "
+                "use it first",
+                code="environment.in_use",
+            )
+        yield parent / name
 
 
 def find_python(version: tuple[int, int] | None) -> str | None:

@@ -23,7 +23,7 @@ class BufferedGroup:
     deadline: Version
     """Last version of the trainer at which the group may be in a batch."""
     size: int = 1
-    """What the group adds to the size of a batch: 1, or its distinct tokens where a number of tokens sizes batches."""
+    """Its part of a batch: 1 where groups are counted, its distinct tokens with `batch_tokens`."""
 
 
 class Buffer:

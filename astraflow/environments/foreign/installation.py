@@ -16,19 +16,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
+from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.environments.foreign.releases import EnvironmentRelease
 from astraflow.runtime.folders.run_folders import home
-from astraflow.runtime.locks import exclusive_lock
 from astraflow.runtime.pip import OPTIONS, error_lines, run_logged
 from astraflow.runtime.processes.child import child_environment
 from astraflow.runtime.virtual_environments import (
-    NAME,
     VirtualEnvironment,
     complete_environments,
     delete_environment,
+    exclusive_environment,
     find_python,
-    users_of,
 )
 
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
@@ -84,7 +82,7 @@ def install(
     """
     _check_version(version)
     requirements = tuple(map(_requirement, packages))
-    with _locked(name) as folder:
+    with exclusive_environment(environments_folder(), name) as folder:
         python = _python(release)
         log_file = home() / "logs" / "environments" / f"install-{name}.log"
         log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +116,7 @@ def install(
 
 def remove(name: str) -> None:
     """Removes an environment. Raises: InvalidInput for an unknown name; Conflict while another process changes it."""
-    with _locked(name) as folder:
+    with exclusive_environment(environments_folder(), name) as folder:
         if not folder.is_dir():
             names = ", ".join(environment.name for environment in installed_environments()) or "none"
             raise InvalidInput(
@@ -126,32 +124,6 @@ def remove(name: str) -> None:
                 code="environment.not_installed",
             )
         delete_environment(folder, InstalledEnvironment.description)
-
-
-@contextmanager
-def _locked(name: str) -> Iterator[Path]:
-    """Yields the folder of an environment that is not used, while this process alone may change it. Raises:
-    InvalidInput, Conflict."""
-    if not NAME.fullmatch(name):
-        raise InvalidInput(
-            f"cannot use {name!r} as the name of an environment: it is not 1 to 64 lower-case letters, digits, dots, "
-            "underscores and hyphens; choose another",
-            code="environment.invalid_name",
-        )
-    folder = environments_folder() / name
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    refusal = Conflict(
-        f"cannot change the environment {name!r}: another process installs or removes it; wait for its end",
-        code="environment.locked",
-    )
-    with exclusive_lock(folder.parent / f".{name}.lock", refusal=refusal):
-        if users := users_of(folder):
-            raise Conflict(
-                f"cannot change the environment {name!r}: the processes {users} run in it; stop the runs that use it "
-                "first",
-                code="environment.in_use",
-            )
-        yield folder
 
 
 def _check_version(version: str) -> None:

@@ -173,7 +173,7 @@ def test_an_installation_resumes_after_a_failed_check_and_can_be_removed(
     server = subprocess.Popen([environment.python, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         code, output = cli("engines", "remove", "sglang-cpu")
-        assert (code, "[engine.environment_in_use]" in output, str(server.pid) in output) == (1, True, True)
+        assert (code, "[environment.in_use]" in output, str(server.pid) in output) == (1, True, True)
     finally:
         server.communicate(b"\n")
     assert cli("engines", "remove", "sglang-cpu")[0] == 0
@@ -288,7 +288,7 @@ def test_a_host_with_a_gpu_selects_the_cuda_release() -> None:
         (("sglng",), "engine.unknown_server"),
         (("sglang", "--wheels", "nowhere"), "cli.no_folder"),
         (("sglang", "--device", "tpu"), "engine.unknown_device"),
-        (("sglang", "--name", "../up"), "engine.invalid_name"),
+        (("sglang", "--name", "../up"), "environment.invalid_name"),
         (("sglang",), "cli.consent_required"),
     ],
 )
@@ -311,8 +311,8 @@ def test_an_environment_is_changed_by_one_process_at_a_time(cli: Cli, folder: Pa
     make_environment(folder, is_complete=False)
     with (folder / "engines" / ".sglang-cpu.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "[engine.environment_locked]" in cli("engines", "install", "sglang", "--yes")[1]
-        assert "[engine.environment_locked]" in cli("engines", "remove", "sglang-cpu")[1]
+        assert "[environment.locked]" in cli("engines", "install", "sglang", "--yes")[1]
+        assert "[environment.locked]" in cli("engines", "remove", "sglang-cpu")[1]
     assert cli("engines", "remove", "sglang-cpu")[0] == 0
 
 

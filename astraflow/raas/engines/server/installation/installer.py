@@ -12,20 +12,25 @@ import importlib.util
 import os
 import shutil
 import sysconfig
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from astraflow.contract.errors import Conflict, InvalidInput, StorageFull
+from astraflow.contract.errors import InvalidInput, StorageFull
 from astraflow.raas.engines.server.environments import Environment, environments_folder, installed_environments
 from astraflow.raas.engines.server.installation.host import Host, obstacles
 from astraflow.raas.engines.server.installation.pip import Progress, pip_steps, run_pip
 from astraflow.raas.engines.server.installation.releases import EngineRelease
 from astraflow.runtime.folders.run_folders import HOME, home
-from astraflow.runtime.locks import exclusive_lock
 from astraflow.runtime.pip import run_logged
-from astraflow.runtime.virtual_environments import NAME, delete_environment, find_python, users_of
+from astraflow.runtime.virtual_environments import (
+    NAME,
+    check_name,
+    delete_environment,
+    exclusive_environment,
+    find_python,
+)
 
 _SPARE_BYTES = 10**9
 """Space for downloaded packages while they are unpacked."""
@@ -60,7 +65,7 @@ def check_can_install(release: EngineRelease, host: Host, *, name: str) -> None:
 
     Raises: InvalidInput when this machine cannot run the release or lacks software for it; StorageFull.
     """
-    _check_name(name)
+    check_name(name)
     reasons = obstacles(release, host)
     if reasons:
         raise InvalidInput(
@@ -100,7 +105,7 @@ def install(
     Raises: Conflict while another process installs the environment or a server runs from it; InvalidInput, Unavailable,
     StorageFull when pip fails; errors of `check`.
     """
-    with _locked(name) as folder:
+    with exclusive_environment(environments_folder(), name) as folder:
         environment = Environment(kind=release.kind, device=release.device, version=release.version, folder=folder)
         log_file = home() / "logs" / "engines" / f"install-{name}.log"
         log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +126,7 @@ def remove(name: str) -> int:
 
     Raises: InvalidInput for an unknown name; Conflict while a process installs it or a server runs from it.
     """
-    _check_name(name)
+    check_name(name)
     folder = environments_folder() / name
     if not folder.is_dir():
         installed_names = ", ".join(state.name for state in environment_states()) or "none"
@@ -129,7 +134,7 @@ def remove(name: str) -> int:
             f"cannot remove the environment {name!r}: it is not installed; installed: {installed_names}",
             code="engine.unknown_environment",
         )
-    with _locked(name):
+    with exclusive_environment(environments_folder(), name):
         size = size_of(folder)
         delete_environment(folder, Environment.description)
         return size
@@ -187,33 +192,3 @@ def _create(release: EngineRelease, environment: Environment, log_file: Path, pr
             "module of Python (Debian: python3.11-venv)",
             code="engine.install_no_venv",
         )
-
-
-def _check_name(name: str) -> None:
-    if not NAME.fullmatch(name):
-        raise InvalidInput(
-            f"cannot use {name!r} as the name of an environment: it is not 1 to 64 lower-case letters, digits, dots, "
-            "underscores and hyphens; choose another",
-            code="engine.invalid_name",
-        )
-
-
-@contextmanager
-def _locked(name: str) -> Iterator[Path]:
-    """Yields the folder of an environment that no process uses, while this process alone may change it. Raises:
-    InvalidInput, Conflict."""
-    _check_name(name)
-    folder = environments_folder() / name
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    refusal = Conflict(
-        f"cannot change the environment {name!r}: another process installs or removes it; wait for its end",
-        code="engine.environment_locked",
-    )
-    with exclusive_lock(folder.parent / f".{name}.lock", refusal=refusal):
-        if users := users_of(folder):
-            raise Conflict(
-                f"cannot change the environment {name!r}: the processes {users} run in it; stop the nodes that use it "
-                "first",
-                code="engine.environment_in_use",
-            )
-        yield folder
